@@ -1,0 +1,31 @@
+"""saddles: predict, simulate, record and compare how neural networks learn."""
+
+from typing import TYPE_CHECKING
+
+from saddles.core.lazy import lazy_exports
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from saddles import linear as linear
+    from saddles import measures as measures
+    from saddles.core.compare import compare as compare
+    from saddles.core.errors import SaddlesError as SaddlesError
+    from saddles.core.trajectory import load as load
+    from saddles.core.trajectory import save as save
+    from saddles.core.verbs import predict as predict
+    from saddles.core.verbs import simulate as simulate
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "SaddlesError": "saddles.core.errors",
+        "compare": "saddles.core.compare",
+        "linear": "saddles.linear",
+        "load": "saddles.core.trajectory",
+        "measures": "saddles.measures",
+        "predict": "saddles.core.verbs",
+        "save": "saddles.core.trajectory",
+        "simulate": "saddles.core.verbs",
+    },
+)

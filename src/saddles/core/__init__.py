@@ -1,0 +1,1 @@
+"""What every lab stands on: trajectories, solvers, experiments, errors."""

@@ -1,0 +1,93 @@
+"""A sentence of a paper as a check with a number."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+Relation = Literal["<=", ">="]
+Verdict = Literal["holds", "fails", "not_applicable"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim and what became of it.
+
+    `value` is the worst over the seeds, `spread` the largest minus the smallest, `seeds`
+    how many independent runs stand behind it. `reason` explains a verdict that is not
+    plain: what failed, or which assumption does not hold at this size.
+    """
+
+    claim: str
+    paper: str
+    where: str
+    value: float
+    relation: Relation
+    threshold: float
+    spread: float
+    seeds: int
+    size: str
+    verdict: Verdict
+    reason: str = ""
+
+
+def check(
+    claim: str,
+    *,
+    paper: str,
+    where: str,
+    values: Iterable[float] | float,
+    relation: Relation,
+    threshold: float,
+    size: str,
+    sizes: Sequence[str] = ("laptop", "gpu", "paper"),
+    not_applicable: str = "",
+) -> Claim:
+    """Judge a claim from one number a seed.
+
+    Args:
+        values: the measured number of each seed; the worst one is judged.
+        relation, threshold: the claim holds if worst `relation` threshold.
+        size: the size that was run.
+        sizes: sizes at which the claim is asserted; elsewhere it is not applicable.
+        not_applicable: why it is not, where an assumption of the paper is broken.
+    """
+    numbers = np.atleast_1d(np.asarray(values if isinstance(values, float | int) else list(values), dtype=float))
+    worst = float(numbers.max() if relation == "<=" else numbers.min()) if numbers.size else float("nan")
+    spread = float(numbers.max() - numbers.min()) if numbers.size else 0.0
+    verdict: Verdict = "fails"
+    reason = ""
+    if not_applicable:
+        verdict, reason = "not_applicable", not_applicable
+    elif size not in sizes:
+        verdict, reason = "not_applicable", f"asserted at size {', '.join(sizes)}; {size} is too small to show it"
+    elif not np.isfinite(numbers).all() or not numbers.size:
+        reason = "a measured number is not finite"
+    elif worst <= threshold if relation == "<=" else worst >= threshold:
+        verdict = "holds"
+    else:
+        reason = f"the worst of {numbers.size} is {worst:.4g}, not {relation} {threshold:.4g}"
+    return Claim(
+        claim, paper, where, worst, relation, float(threshold), spread, int(numbers.size), size, verdict, reason
+    )
+
+
+def write_claims(claims: Sequence[Claim], file: Path) -> None:
+    """Write `claims.json`: a list of objects, numbers that are not finite as null."""
+    file.write_text(
+        json.dumps([_finite(asdict(claim)) for claim in claims], indent=2, ensure_ascii=False) + "\n", "utf-8"
+    )
+
+
+def read_claims(file: Path) -> list[Claim]:
+    """Read `claims.json` back."""
+    rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
+    empty: Any = float("nan")
+    return [Claim(**{k: empty if v is None else v for k, v in row.items()}) for row in rows]
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}

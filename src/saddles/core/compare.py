@@ -1,0 +1,95 @@
+"""Put a number on how far a prediction is from a measurement."""
+
+import numpy as np
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+
+KINDS = ("max_absolute", "max_relative", "rms", "final")
+
+
+def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
+    """Align two trajectories on their clock and measure every variable they share.
+
+    Where both have `step`, steps are matched; otherwise times. Common instants are used
+    as they are; if fewer than two coincide, the prediction is interpolated linearly onto
+    the measured times inside their overlap (attribute `alignment` says which).
+
+    Returns:
+        `error` (variable, kind) with kinds
+        max_absolute: max |m − p|;
+        max_relative: max over time of ‖m − p‖ / max over time of ‖m‖, norms over the other axes;
+        rms: root mean square of m − p;
+        final: ‖m − p‖ / ‖m‖ at the last common instant.
+    """
+    shared = [
+        name
+        for name in measured.data_vars
+        if name in predicted.data_vars
+        and "time" in measured[name].dims
+        and set(measured[name].dims) == set(predicted[name].dims)
+        and np.issubdtype(measured[name].dtype, np.number)
+    ]
+    if not shared:
+        raise SaddlesError.about(
+            f"{sorted(map(str, measured.data_vars))} and {sorted(map(str, predicted.data_vars))} came",
+            "two trajectories with a common variable over time are compared",
+            "ask both for the same `keep`",
+        )
+    clock = "step" if "step" in measured.coords and "step" in predicted.coords else "time"
+    left, right, how = _align(measured[shared], predicted[shared], clock)
+    rows = [_errors(left[name], right[name]) for name in shared]
+    return xr.Dataset(
+        {"error": (("variable", "kind"), np.array(rows))},
+        coords={"variable": [str(name) for name in shared], "kind": list(KINDS)},
+        attrs={
+            "alignment": how,
+            "clock": clock,
+            "instants": left.sizes["time"],
+            "from": float(left[clock][0]),
+            "to": float(left[clock][-1]),
+        },
+    )
+
+
+def _align(measured: xr.Dataset, predicted: xr.Dataset, clock: str) -> tuple[xr.Dataset, xr.Dataset, str]:
+    ours, theirs = measured[clock].values, predicted[clock].values
+    nearest = np.clip(np.searchsorted(theirs, ours), 0, len(theirs) - 1)
+    before = np.clip(nearest - 1, 0, None)
+    nearest = np.where(np.abs(theirs[before] - ours) < np.abs(theirs[nearest] - ours), before, nearest)
+    scale = max(float(np.abs(ours).max()), 1e-300)
+    same = np.abs(theirs[nearest] - ours) <= 1e-12 * scale
+    if same.sum() >= 2 or (same.any() and len(ours) == 1):
+        return measured.isel(time=same), predicted.isel(time=nearest[same]), "common instants"
+    inside = (measured["time"] >= float(predicted["time"][0])) & (measured["time"] <= float(predicted["time"][-1]))
+    if int(inside.sum()) < 1 or predicted.sizes["time"] < 2:
+        raise SaddlesError.about(
+            f"times {ours[0]:.4g} to {ours[-1]:.4g} and {theirs[0]:.4g} to {theirs[-1]:.4g} came",
+            "the two clocks must overlap",
+            "pass the same `times` to both",
+        )
+    left = measured.isel(time=np.flatnonzero(inside.values))
+    plain = predicted.drop_vars([name for name in predicted.coords if name not in predicted.dims])
+    return left, plain.interp(time=left["time"].values), "linear interpolation"
+
+
+def _errors(measured: xr.DataArray, predicted: xr.DataArray) -> list[float]:
+    ours = measured.transpose("time", ...)
+    theirs = predicted.transpose(*ours.dims)
+    if ours.shape != theirs.shape:
+        raise SaddlesError.about(
+            f"{measured.name} of shapes {ours.shape} and {theirs.shape} came",
+            "shapes must agree",
+            "compare runs of the same task",
+        )
+    m = ours.values.reshape(ours.sizes["time"], -1).astype(float)
+    gap = m - theirs.values.reshape(m.shape)
+    norms, gaps = np.linalg.norm(m, axis=1), np.linalg.norm(gap, axis=1)
+    scale = norms.max() if norms.max() > 0 else 1.0
+    last = norms[-1] if norms[-1] > 0 else 1.0
+    return [
+        float(np.abs(gap).max()),
+        float(gaps.max() / scale),
+        float(np.sqrt((gap**2).mean())),
+        float(gaps[-1] / last),
+    ]

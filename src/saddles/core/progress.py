@@ -1,0 +1,74 @@
+"""Progress bars with a rate and an end time, shown once work takes two seconds."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+PATIENCE = 2.0
+"""Seconds of silence before a bar appears."""
+
+
+class Bar:
+    """A bar that stays hidden until the work has taken `PATIENCE` seconds."""
+
+    def __init__(self, title: str, total: float, silent: bool = False) -> None:
+        self._title, self._total, self._silent = title, total, silent
+        self._done, self._began = 0.0, time.monotonic()
+        self._progress: Progress | None = None
+        self._task = None
+
+    def advance(self, amount: float = 1.0) -> None:
+        """Count `amount` more of the total as done."""
+        self.reach(self._done + amount)
+
+    def reach(self, done: float) -> None:
+        """Set how much of the total is done."""
+        self._done = done
+        if self._progress is None and not self._silent and time.monotonic() - self._began > PATIENCE:
+            self._open()
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=min(done, self._total), rate=self._rate())
+
+    def _rate(self) -> str:
+        spent = time.monotonic() - self._began
+        return f"{self._done / spent:.3g}/s" if spent > 0 else ""
+
+    def _open(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("ends in"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(self._title, total=self._total, rate="")
+        self._progress.start()
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+_open_bars: list[Bar] = []
+
+
+@contextmanager
+def bar(title: str, total: float) -> Iterator[Bar]:
+    """Open a progress bar; inside another one it stays silent, so that one bar is seen at a time."""
+    shown = Bar(title, total, silent=bool(_open_bars) or not sys.stderr.isatty())
+    _open_bars.append(shown)
+    try:
+        yield shown
+    finally:
+        shown.close()
+        _open_bars.remove(shown)

@@ -1,0 +1,70 @@
+"""What made a result: versions, machine, and readable descriptions of objects."""
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+import numpy as np
+
+_PACKAGES = ("saddles", "jax", "jaxlib", "diffrax", "equinox", "numpy", "scipy", "xarray", "zarr", "torch")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide numbers."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def machine() -> dict[str, Any]:
+    """Facts about this machine that explain a wall time; nothing that identifies it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": cores,
+        "memory_gib": _memory_gib(),
+    }
+
+
+def describe(thing: Any) -> str:
+    """Write a frozen object as `Name(field=value, ...)`, arrays by their shape."""
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        return repr(thing)
+    shown = [f"{field.name}={_value(getattr(thing, field.name))}" for field in dataclasses.fields(thing) if field.repr]
+    return f"{type(thing).__name__}({', '.join(shown)})"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > 12:
+        return f"array{value.shape}"
+    if isinstance(value, np.generic | np.ndarray):
+        return repr(value.tolist())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return describe(value)
+    return repr(value)

@@ -1,0 +1,43 @@
+"""Two-layer linear networks, from lazy to active (Tu, Aranguri, Jacot: Mixed Dynamics)."""
+
+from typing import TYPE_CHECKING
+
+from saddles.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from saddles.core.methods import GradientDescent as GradientDescent
+    from saddles.core.methods import GradientFlow as GradientFlow
+    from saddles.linear.model import TwoLayer as TwoLayer
+    from saddles.linear.phases import leading_time as leading_time
+    from saddles.linear.phases import phase as phase
+    from saddles.linear.phases import recovery_time as recovery_time
+    from saddles.linear.task import Completion as Completion
+    from saddles.linear.task import Denoising as Denoising
+    from saddles.linear.task import MatrixCost as MatrixCost
+    from saddles.linear.task import Regression as Regression
+    from saddles.linear.task import Sensing as Sensing
+    from saddles.linear.theory import Aligned as Aligned
+    from saddles.linear.theory import Balanced as Balanced
+    from saddles.linear.theory import Lazy as Lazy
+    from saddles.linear.theory import SelfConsistent as SelfConsistent
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "Aligned": "saddles.linear.theory",
+        "Balanced": "saddles.linear.theory",
+        "Completion": "saddles.linear.task",
+        "Denoising": "saddles.linear.task",
+        "GradientDescent": "saddles.core.methods",
+        "GradientFlow": "saddles.core.methods",
+        "Lazy": "saddles.linear.theory",
+        "MatrixCost": "saddles.linear.task",
+        "Regression": "saddles.linear.task",
+        "SelfConsistent": "saddles.linear.theory",
+        "Sensing": "saddles.linear.task",
+        "TwoLayer": "saddles.linear.model",
+        "leading_time": "saddles.linear.phases",
+        "phase": "saddles.linear.phases",
+        "recovery_time": "saddles.linear.phases",
+    },
+)

@@ -1,0 +1,278 @@
+"""Tasks of the linear lab: a cost of the matrix A = W2 W1, and the truth where it is known."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import saddles.core.float64  # noqa: F401
+from saddles.core.errors import SaddlesError
+
+Matrix = Float[Array, "row column"]
+
+
+class Cost(eqx.Module):
+    """A differentiable function C of a d_out × d_in matrix, with its gradient G = ∇C."""
+
+    @abstractmethod
+    def __call__(self, matrix: Matrix) -> Float[Array, ""]:
+        """C(A)."""
+
+    def gradient(self, matrix: Matrix) -> Matrix:
+        """∇C(A), by automatic differentiation unless a cost knows better."""
+        return jax.grad(lambda a: self(a))(matrix)
+
+
+class Entrywise(Cost):
+    """C(A) = Σ weight ⊙ (A − observed)²: denoising (constant weight) and completion (a mask)."""
+
+    observed: Array
+    weight: Array
+
+    def __call__(self, matrix: Matrix) -> Float[Array, ""]:
+        return jnp.sum(self.weight * (matrix - self.observed) ** 2)
+
+    def gradient(self, matrix: Matrix) -> Matrix:
+        return 2 * self.weight * (matrix - self.observed)
+
+
+class Correlated(Cost):
+    """C(A) = tr((A − observed) Σ (A − observed)ᵀ) · scale: regression with input covariance Σ."""
+
+    observed: Array
+    covariance: Array
+    scale: Array
+
+    def __call__(self, matrix: Matrix) -> Float[Array, ""]:
+        gap = matrix - self.observed
+        return self.scale * jnp.sum((gap @ self.covariance) * gap)
+
+    def gradient(self, matrix: Matrix) -> Matrix:
+        return 2 * self.scale * (matrix - self.observed) @ self.covariance
+
+
+class Measured(Cost):
+    """C(A) = mean_i (⟨X_i, A⟩ − y_i)²: linear measurements."""
+
+    probes: Array
+    values: Array
+
+    def __call__(self, matrix: Matrix) -> Float[Array, ""]:
+        return jnp.mean((self.probes @ matrix.ravel() - self.values) ** 2)
+
+    def gradient(self, matrix: Matrix) -> Matrix:
+        residual = self.probes @ matrix.ravel() - self.values
+        return (2 / self.values.size * (residual @ self.probes)).reshape(matrix.shape)
+
+
+class Custom(Cost):
+    """A user's function; its gradient comes from JAX."""
+
+    function: Callable[[Matrix], Any] = eqx.field(static=True)
+
+    def __call__(self, matrix: Matrix) -> Float[Array, ""]:
+        return jnp.asarray(self.function(matrix))
+
+
+def _check_sizes(dim: int, dim_out: int | None, rank: int, noise: float, spectrum: Sequence[float] | None) -> None:
+    smallest = min(dim, dim if dim_out is None else dim_out)
+    if smallest < 1:
+        raise SaddlesError.about(f"dim={dim!r}, dim_out={dim_out!r} came", "dimensions are at least 1", "try dim=50")
+    if not 1 <= rank <= smallest:
+        raise SaddlesError.about(f"rank={rank!r} came", f"it lies between 1 and the dimension {smallest}", "lower it")
+    if not 0 <= noise < float("inf"):
+        raise SaddlesError.about(f"noise={noise!r} came", "a standard deviation of at least 0 is needed", "try 1.0")
+    if spectrum is not None and (len(spectrum) != rank or min(spectrum) <= 0):
+        raise SaddlesError.about(
+            f"spectrum={list(spectrum)!r} came",
+            f"it holds rank = {rank} positive numbers",
+            "give one a_i for each rank",
+        )
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The truth A* and its noisy observation A* + E, common to the tasks below.
+
+    A* = K^{-1/2} Σ u_i v_iᵀ with u_i, v_i ~ N(0, I) (paper, appendix G), or, with
+    `spectrum` a_1..a_K, random singular vectors and singular values a_i √(d_in d_out).
+    E has i.i.d. N(0, noise²) entries.
+
+    Args:
+        dim: d_in, the number of columns; also of rows unless `dim_out` is given.
+        rank: K.
+        noise: standard deviation of E's entries.
+        seed: draws A* and E.
+        dim_out: d_out, the number of rows.
+        spectrum: the a_i of section 2.1.
+    """
+
+    dim: int
+    rank: int
+    noise: float = 1.0
+    seed: int = 0
+    dim_out: int | None = None
+    spectrum: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.dim, self.dim_out, self.rank, self.noise, self.spectrum)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d_out, d_in)."""
+        return (self.dim if self.dim_out is None else self.dim_out, self.dim)
+
+    @cached_property
+    def target(self) -> np.ndarray:
+        """A*, the matrix to recover."""
+        rows, columns = self.shape
+        draw = np.random.default_rng([self.seed, 0])
+        u, v = draw.normal(size=(rows, self.rank)), draw.normal(size=(columns, self.rank))
+        if self.spectrum is None:
+            return u @ v.T / np.sqrt(self.rank)
+        left, right = np.linalg.qr(u)[0], np.linalg.qr(v)[0]
+        return (left * np.asarray(self.spectrum) * np.sqrt(rows * columns)) @ right.T
+
+    @cached_property
+    def observed(self) -> np.ndarray:
+        """A* + E."""
+        return self.target + self.noise * np.random.default_rng([self.seed, 1]).normal(size=self.shape)
+
+
+@dataclass(frozen=True)
+class Denoising(LowRank):
+    """C(A) = ‖A − (A*+E)‖²_F / (d_in d_out): the paper's task."""
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost as a JAX function."""
+        return Entrywise(jnp.asarray(self.observed), jnp.asarray(1 / self.observed.size))
+
+
+@dataclass(frozen=True)
+class Completion(LowRank):
+    """C(A) = mean of (A − A* − E)² over the entries seen: matrix completion.
+
+    Args:
+        fraction: share of entries that are seen, drawn by `seed`.
+    """
+
+    fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.fraction <= 1:
+            raise SaddlesError.about(f"fraction={self.fraction!r} came", "it lies between 0 and 1", "try 0.5")
+
+    @cached_property
+    def mask(self) -> np.ndarray:
+        """1 where an entry is seen; at least one is."""
+        draw = np.random.default_rng([self.seed, 2]).random(self.shape)
+        return (draw <= max(self.fraction, float(draw.min()))).astype(float)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost as a JAX function."""
+        return Entrywise(jnp.asarray(self.observed), jnp.asarray(self.mask / self.mask.sum()))
+
+
+@dataclass(frozen=True)
+class Sensing(LowRank):
+    """C(A) = mean_i (⟨X_i, A⟩ − ⟨X_i, A*⟩ − e_i)²: matrix sensing.
+
+    Args:
+        measurements: how many X_i, with i.i.d. N(0, 1/(d_in d_out)) entries; e_i ~ N(0, noise²).
+    """
+
+    measurements: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.measurements < 1:
+            raise SaddlesError.about(f"measurements={self.measurements!r} came", "at least one is needed", "try 1000")
+
+    @cached_property
+    def probes(self) -> np.ndarray:
+        """The X_i as rows, shape (measurement, d_out·d_in)."""
+        size = self.target.size
+        return np.random.default_rng([self.seed, 2]).normal(size=(self.measurements, size)) / np.sqrt(size)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost as a JAX function."""
+        noise = self.noise * np.random.default_rng([self.seed, 3]).normal(size=self.measurements)
+        return Measured(jnp.asarray(self.probes), jnp.asarray(self.probes @ self.target.ravel() + noise))
+
+
+@dataclass(frozen=True, eq=False)
+class Regression(LowRank):
+    """C(A) = tr((A − A* − E) Σ (A − A* − E)ᵀ)/(d_in d_out): population regression.
+
+    Args:
+        covariance: Σ of the inputs, d_in × d_in, symmetric and positive semidefinite;
+            None is the identity, which is `Denoising`.
+    """
+
+    covariance: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.covariance is None:
+            return
+        given = np.asarray(self.covariance, dtype=float)
+        fits = given.shape == (self.dim, self.dim) and np.allclose(given, given.T)
+        if not fits or np.linalg.eigvalsh(given)[0] < -1e-10 * np.abs(given).max():
+            raise SaddlesError.about(
+                f"a covariance of shape {given.shape} came",
+                f"a symmetric positive semidefinite {self.dim}×{self.dim} matrix is needed",
+                "build it as X @ X.T / n",
+            )
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost as a JAX function."""
+        sigma = np.eye(self.dim) if self.covariance is None else np.asarray(self.covariance, dtype=float)
+        return Correlated(jnp.asarray(self.observed), jnp.asarray(sigma), jnp.asarray(1 / self.observed.size))
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixCost:
+    """Any cost: a JAX function from a d_out × d_in matrix to a number.
+
+    Args:
+        function: written with `jax.numpy`.
+        shape: (d_out, d_in).
+        target: the truth, if there is one, for the test error.
+    """
+
+    function: Callable[[Any], Any]
+    shape: tuple[int, int]
+    target: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            found = jax.eval_shape(self.function, jax.ShapeDtypeStruct(self.shape, jnp.float64))
+        except TypeError as error:
+            raise SaddlesError.about(
+                f"a function that fails on a {self.shape} matrix ({str(error).splitlines()[0]}) came",
+                "a JAX function of A is needed",
+                "write it with jax.numpy",
+            ) from error
+        if getattr(found, "shape", None) != ():
+            raise SaddlesError.about(
+                f"a function with values of shape {getattr(found, 'shape', '?')} came",
+                "a cost returns one number",
+                "sum or average it",
+            )
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost as a JAX function."""
+        return Custom(self.function)
