@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from benchmarks.timing import best_of, product_rate
+from saddles.core.experiment import Context, find
 from saddles.core.methods import GradientDescent
 from saddles.core.verbs import simulate
 from saddles.linear.experiments.scaling import network, rate, width
@@ -25,6 +26,13 @@ def wide_step(first: np.ndarray, second: np.ndarray, observed: np.ndarray, pace:
     first -= pace * change
 
 
+@jax.jit
+def wide_jax(first: jax.Array, second: jax.Array, observed: jax.Array, pace: float) -> tuple[jax.Array, jax.Array]:
+    """The same step in JAX, compiled."""
+    slope = 2 * (second @ first - observed) / observed.size
+    return first - pace * second.T @ slope, second - pace * slope @ first.T
+
+
 def reduced_seconds(model: TwoLayer, task: Denoising, pace: float, steps: int = 200) -> float:
     """Seconds a step of the reduced network."""
     observer = watch(task, ("errors",), 1, "float64")
@@ -39,31 +47,33 @@ def one_step() -> None:
     hidden = width(DIM, GAMMAS[0])
     draw = np.random.default_rng(0)
     first, second = (np.sqrt(DIM ** GAMMAS[1]) * draw.normal(size=s) for s in ((hidden, DIM), (DIM, hidden)))
-    plain = best_of(lambda: wide_step(first, second, task.observed, pace), 3)
     reduced = reduced_seconds(model, task, pace)
-    print(f"one step, d = {DIM}, w = {hidden}, float64")
-    print(f"  wide network {1e3 * plain:.0f} ms, reduced {1e3 * reduced:.2f} ms: {plain / reduced:.0f} times faster")
+    wide = {
+        "JAX": best_of(lambda: jax.block_until_ready(wide_jax(first, second, task.observed, pace)), 3),
+        "NumPy": best_of(lambda: wide_step(first, second, task.observed, pace), 3),
+    }
+    print(f"one step, d = {DIM}, w = {hidden}, float64: reduced {1e3 * reduced:.2f} ms")
+    for name, plain in wide.items():
+        print(f"  wide network in {name}: {1e3 * plain:.0f} ms, {plain / reduced:.0f} times as long")
     operations, ceiling = 12 * DIM**3, product_rate()
-    print(f"  floor: 12 d³ = {operations / 1e6:.0f} million operations, {1e3 * operations / ceiling:.2f} ms at the")
-    print(
-        f"  {ceiling / 1e9:.0f} GFLOP/s of a large product here: the step takes {reduced * ceiling / operations:.1f} times that"
-    )
+    floor = operations / ceiling
+    print(f"  floor: 12 d³ = {operations / 1e6:.0f} million operations, {1e3 * floor:.2f} ms at the")
+    print(f"  {ceiling / 1e9:.0f} GFLOP/s of a large product here; the step takes {reduced / floor:.1f} times that")
 
 
 def width_is_free() -> None:
     task = Denoising(DIM, 5, seed=1)
     print(f"cost against width, d = {DIM}, seconds of a simulated run of 200 steps")
+    reference = None
     for hidden in (3 * DIM, 10**6, 10**9, 10**12):
         model = TwoLayer(hidden, 1e-2 / hidden)
         method = GradientDescent(100.0, 200, 200)
         seconds = best_of(lambda m=model, g=method: simulate(m, task, g, keep=("errors",)), 7)
-        reference = seconds if hidden == 3 * DIM else reference  # noqa: F821
+        reference = reference or seconds
         print(f"  w = {hidden:.0e}: {seconds:.3f} s, {seconds / reference:.2f} of w = 3d")
 
 
 def diagram(full: bool) -> None:
-    from saddles.core.experiment import Context, find
-
     size = "paper" if full else "laptop"
     row = find("linear/figure-2")
     began = time.perf_counter()

@@ -27,7 +27,7 @@ from scipy.sparse.linalg import svds
 
 import saddles.core.float64  # noqa: F401
 from saddles.linear.model import TwoLayer
-from saddles.linear.simulate import Factor
+from saddles.linear.simulate import Factor, laid_out
 from saddles.linear.theory import SelfConsistent
 
 WINDOW = 50
@@ -115,7 +115,7 @@ def _advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
 
 def _moved(factor: Factor, gradient: Any, rate: Any) -> Factor:
     inner, outer = factor
-    return inner - rate * (gradient.T @ outer), outer - rate * (gradient @ inner)
+    return inner - rate * (laid_out(gradient.T) @ outer), outer - rate * (gradient @ inner)
 
 
 def _begin(unit: Factor, twin: Factor, sigma: Any, rate: Any, shape: tuple[int, int]) -> Cell:
@@ -184,7 +184,6 @@ def follow_cells(
     *,
     seed: int,
     limit: int,
-    starts: tuple[list[Factor], list[Factor]] | None = None,
     tick: Callable[[int], None] = lambda count: None,
 ) -> dict[str, np.ndarray]:
     """Run every cell to its end.
@@ -195,14 +194,13 @@ def follow_cells(
         cells: (index of the width, variance, rate) of each.
         seed: draws the initial weights, the same for all cells.
         limit: most steps of a cell.
-        starts: `unit_starts` of the same widths, where they were made before.
         tick: called with the number of cells that have just been finished.
 
     Returns arrays over cells: best_test_error, best_step, stable_rank, distance_at_best,
     distance_most (both mean squares over entries, the latter until 50 steps past the best test
     error; NaN if a better one came only after that), steps, ending (index into `ENDINGS`).
     """
-    units, twins = starts or unit_starts(widths, task.shape, seed)
+    units, twins = unit_starts(widths, task.shape, seed)
     noise = np.sqrt(np.mean((task.observed - task.target) ** 2))
     truth = jax.device_put(Truth(task.cost, task.target, noise, np.asarray(limit)))
     on_cpu = jax.devices()[0].platform == "cpu"

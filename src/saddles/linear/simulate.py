@@ -25,7 +25,12 @@ def push(state: Factor, cost: Any) -> Factor:
     """−∇L: W1' = −W2ᵀG and W2' = −G W1ᵀ with G = ∇C(W2 W1), on the transposed first layer."""
     inner, outer = state
     gradient = cost.gradient(outer @ inner.T)
-    return -gradient.T @ outer, -gradient @ inner
+    return -laid_out(gradient.T) @ outer, -gradient @ inner
+
+
+def laid_out(matrix: Any) -> Any:
+    """Write a transpose out before it is multiplied: XLA's products on a CPU are twice as fast for it."""
+    return jax.lax.optimization_barrier(matrix)
 
 
 def descend(state: Factor, args: tuple[Watch, Any]) -> Factor:

@@ -14,6 +14,7 @@ because boundaries blur at finite d:
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 from scipy.stats import spearmanr
 
@@ -22,13 +23,14 @@ from saddles.core.experiment import Context
 from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.figures.linear import figure_2 as figure
-from saddles.linear.diagram import ENDINGS, follow_cells, unit_starts
-from saddles.linear.experiments.scaling import network, rate
+from saddles.linear.diagram import ENDINGS, follow_cells
+from saddles.linear.experiments.scaling import rate, width
 from saddles.linear.task import Denoising
 
 __all__ = ["claims", "figure", "run"]
 
 PAPER = "tu2024mixed"
+AXES = ("time", "gamma_w", "gamma_variance")
 GAMMA_VARIANCE = (-3.0, 0.0)
 GAMMA_W = (0.0, 2.8)
 MARGIN = 0.1
@@ -36,28 +38,21 @@ MARGIN = 0.1
 
 
 def run(settings: dict[str, Any], context: Context) -> Trajectory:
-    """Every cell of the grid, a row of equal γ_w at a time."""
+    """Every cell of the grid: a row of equal γ_w at a time on a CPU, all at once on a GPU."""
     dim, points = settings["dim"], settings["points"]
     (seed,) = context.seeds(1)
     task = Denoising(dim, settings["rank"], seed=seed)
     across, up = np.linspace(*GAMMA_VARIANCE, points), np.linspace(*GAMMA_W, points)
-    rows = []
+    rows = 1 if jax.devices()[0].platform == "cpu" else points
     with bar("linear/figure-2, cells", points**2) as progress:
-        for number, gamma_w in enumerate(up):
-            rows.append(
-                context.part(f"row-{number}", lambda g=gamma_w: _row(task, across, g, settings, seed, progress))
-            )
-            progress.reach((number + 1) * points)
-    names = [str(name) for name in rows[0].data_vars]
-    variables: dict[str, Any] = {
-        name: (("time", "gamma_w", "gamma_variance"), np.stack([row[name].values for row in rows])[None])
-        for name in names
-    }
-    noise = np.mean((task.observed - task.target) ** 2)
-    variables["zero_error"] = ((), float(np.mean(task.target**2)))
-    variables["lazy_floor"] = ((), float(min(np.mean(task.target**2), noise) / 3))
+        make = partial(_rows, task, across, settings=settings, seed=seed, tick=progress.advance)
+        parts = [context.part(f"rows-{k}-{rows}", partial(make, up[k : k + rows])) for k in range(0, points, rows)]
     whole = make_trajectory(
-        variables,
+        {
+            str(name): (AXES, np.concatenate([part[name].values for part in parts], axis=1))
+            for name in parts[0].data_vars
+        }
+        | {"zero_error": ((), float(np.mean(task.target**2))), "lazy_floor": ((), _floor(task))},
         [0.0],
         unit="end of the run",
         coords={"gamma_w": up, "gamma_variance": across},
@@ -69,15 +64,24 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     return whole
 
 
-def _row(
-    task: Denoising, across: np.ndarray, gamma_w: float, settings: dict[str, Any], seed: int, progress: Any
+def _floor(task: Denoising) -> float:
+    """⅓ min(‖A*‖², ‖E‖²)/d², Proposition D.1."""
+    return float(min(np.mean(task.target**2), np.mean((task.observed - task.target) ** 2)) / 3)
+
+
+def _rows(
+    task: Denoising, across: np.ndarray, up: np.ndarray, *, settings: dict[str, Any], seed: int, tick: Any
 ) -> Trajectory:
-    width = int(network(task.dim, gamma_w, 0.0).width)
-    cells = [(0, task.dim**g, rate(task.dim, gamma_w, g, task.target, settings["c"])) for g in across]
-    starts = unit_starts([width], task.shape, seed)
-    found = follow_cells(task, [width], cells, seed=seed, limit=settings["limit"], starts=starts, tick=progress.advance)
+    widths = [width(task.dim, gamma_w) for gamma_w in up]
+    cells = [
+        (k, task.dim**g, rate(task.dim, gamma_w, g, task.target, settings["c"]))
+        for k, gamma_w in enumerate(up)
+        for g in across
+    ]
+    found = follow_cells(task, widths, cells, seed=seed, limit=settings["limit"], tick=tick)
+    shape = (1, len(up), len(across))
     return make_trajectory(
-        {name: (("gamma_variance",), values) for name, values in found.items()}, [0.0], unit="end of the run"
+        {name: (AXES, values.reshape(shape)) for name, values in found.items()}, [0.0], unit="end of the run"
     )
 
 

@@ -5,9 +5,14 @@ import numpy as np
 from saddles.linear.model import TwoLayer
 
 
+def width(dim: int, gamma_w: float) -> int:
+    """w = round(d^γ_w), at least 1."""
+    return max(1, round(dim**gamma_w))
+
+
 def network(dim: int, gamma_w: float, gamma_variance: float) -> TwoLayer:
-    """W = round(d^γ_w), σ² = d^γ_σ²."""
-    return TwoLayer(max(1, round(dim**gamma_w)), dim**gamma_variance)
+    """The network of width d^γ_w and variance σ² = d^γ_σ²."""
+    return TwoLayer(width(dim, gamma_w), dim**gamma_variance)
 
 
 def rate(dim: int, gamma_w: float, gamma_variance: float, target: np.ndarray, c: float) -> float:

@@ -15,7 +15,7 @@ from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.figures.linear import trade_off as figure
 from saddles.linear.diagram import follow_cells
-from saddles.linear.experiments.scaling import network, rate
+from saddles.linear.experiments.scaling import rate, width
 from saddles.linear.task import Denoising
 
 __all__ = ["claims", "figure", "run"]
@@ -47,10 +47,10 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 def _line(settings: dict[str, Any], seed: int, distances: np.ndarray, tick: Any) -> Trajectory:
     dim, gamma_w = settings["dim"], settings["gamma_w"]
     task = Denoising(dim, settings["rank"], seed=seed)
-    width = int(network(dim, gamma_w, 0.0).width)
+    wide = width(dim, gamma_w)
     variances = [1 - gamma_w - distance for distance in distances]
     cells = [(0, dim**g, rate(dim, gamma_w, g, task.target, settings["c"])) for g in variances]
-    found = follow_cells(task, [width], cells, seed=seed, limit=settings["limit"], tick=tick)
+    found = follow_cells(task, [wide], cells, seed=seed, limit=settings["limit"], tick=tick)
     times = found["best_step"] * np.array([cell[2] for cell in cells])
     variables = {name: (("time",), found[name]) for name in ("best_test_error", "best_step", "stable_rank")}
     return make_trajectory(variables | {"best_time": (("time",), times)}, distances, unit="distance")
