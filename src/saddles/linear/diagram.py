@@ -254,9 +254,10 @@ def _chunk(batch: Cell, truth: Any, count: int) -> Cell:
 
 
 @partial(jax.jit, donate_argnums=(0,))
-def _alone(batch: Cell, truth: Any) -> Cell:
+def _alone(batch: Cell, truth: Any, enough: Any) -> Cell:
+    """Descent without its twin, until at most `enough` cells are left."""
     step = jax.vmap(lambda c: _go(c, truth, False))
-    return jax.lax.while_loop(lambda b: jnp.any(b.ending == RUNNING), step, batch)
+    return jax.lax.while_loop(lambda b: jnp.sum(b.ending == RUNNING) > enough, step, batch)
 
 
 @partial(jax.jit, static_argnums=(5,))
@@ -310,14 +311,27 @@ def _on_gpu(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[in
         live[free[len(fill) :]] = False
         take = np.isin(np.arange(slots), fill)
         batch = _refill(batch, units, twins, take, index[holder], sigma[holder], rate[holder])
-    lone = np.flatnonzero(np.asarray(store.ending)[:total] == RUNNING)
-    if len(lone):
-        width = int(hidden[index[lone]].max())
-        rest = jax.tree.map(lambda a: a[lone], store)
-        rest = _alone(rest._replace(descent=tuple(block[:, :, :width] for block in rest.descent)), truth)
-        store = store._replace(descent=())
-        store = jax.tree.map(lambda kept, new: kept.at[lone].set(new), store, rest._replace(descent=()))
+    store = _finish(store._replace(ending=store.ending.at[total].set(SPENT)), hidden[index], truth)
     return {name: np.asarray(values)[:total] for name, values in _summaries(store).items()}
+
+
+def _finish(store: Cell, hidden: np.ndarray, truth: Truth) -> Cell:
+    """Let the cells that are left go on alone; each time half of them are done, go on with half the batch.
+
+    The row after the last cell of `store` is a cell that is done, to fill batches up.
+    """
+    total = len(hidden)
+    lone = np.flatnonzero(np.asarray(store.ending)[:total] == RUNNING)
+    most = int(hidden[lone].max()) if len(lone) else 0
+    store = store._replace(descent=tuple(block[:, :, :most] for block in store.descent))
+    while len(lone):
+        size = 1 << (len(lone) - 1).bit_length()
+        rows = np.concatenate([lone, np.full(size - len(lone), total)])
+        batch = jax.tree.map(lambda kept, r=rows: kept[r], store)
+        batch = _alone(batch, truth, size // 2 if size > 8 else 0)
+        store = jax.tree.map(lambda kept, new, r=rows: kept.at[r].set(new), store, batch)
+        lone = lone[np.asarray(store.ending)[lone] == RUNNING]
+    return store
 
 
 _summaries = jax.jit(jax.vmap(_summary))
