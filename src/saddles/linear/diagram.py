@@ -26,8 +26,9 @@ import numpy as np
 from scipy.sparse.linalg import svds
 
 import saddles.core.float64  # noqa: F401
+from saddles.core.layout import transposed
 from saddles.linear.model import TwoLayer
-from saddles.linear.simulate import Factor, laid_out
+from saddles.linear.simulate import Factor
 from saddles.linear.theory import SelfConsistent
 
 WINDOW = 50
@@ -71,12 +72,12 @@ class Truth(NamedTuple):
 
 def _advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
     """Look at both dynamics, note what is best, and take one step of each (or of descent alone)."""
-    matrix = cell.descent[1] @ cell.descent[0].T
+    matrix = cell.descent[1] @ transposed(cell.descent[0])
     train = truth.cost(matrix)
     test = jnp.mean((matrix - truth.target) ** 2)
     twin, gap = cell.twin, jnp.asarray(jnp.nan)
     if both:
-        mirror = cell.twin[1] @ cell.twin[0].T
+        mirror = cell.twin[1] @ transposed(cell.twin[0])
         gap = jnp.where(cell.joint, jnp.mean((matrix - mirror) ** 2), jnp.nan)
         twin = _moved(cell.twin, truth.cost.gradient(mirror), cell.rate)
     slot = cell.step % WINDOW
@@ -115,7 +116,7 @@ def _advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
 
 def _moved(factor: Factor, gradient: Any, rate: Any) -> Factor:
     inner, outer = factor
-    return inner - rate * (laid_out(gradient.T) @ outer), outer - rate * (gradient @ inner)
+    return inner - rate * (transposed(gradient) @ outer), outer - rate * (gradient @ inner)
 
 
 def _begin(unit: Factor, twin: Factor, sigma: Any, rate: Any, shape: tuple[int, int]) -> Cell:

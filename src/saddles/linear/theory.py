@@ -18,6 +18,7 @@ import saddles.core.float64  # noqa: F401
 from saddles.core.device import on_device
 from saddles.core.errors import SaddlesError
 from saddles.core.iterate import iterate
+from saddles.core.layout import transposed
 from saddles.core.methods import GradientDescent
 from saddles.core.solve import SAVED_TIMES, from_zero, settle, solve
 from saddles.core.trajectory import FINISHED, Trajectory
@@ -167,8 +168,8 @@ def _split(rows: Rows, observer: Watch) -> tuple[Array, Array]:
 def _pull(rows: Rows, observer: Watch) -> Rows:
     """[[0, Gᵀ], [G, 0]] L for the stacked factor L, with G at A = L_out L_inᵀ."""
     inner, outer = _split(rows, observer)
-    gradient = observer.cost.gradient(jnp.einsum("ok,ik->oi", outer, inner))
-    return jnp.concatenate([jnp.einsum("oi,ok->ik", gradient, outer), jnp.einsum("oi,ik->ok", gradient, inner)])
+    gradient = observer.cost.gradient(outer @ transposed(inner))
+    return jnp.concatenate([transposed(gradient) @ outer, gradient @ inner])
 
 
 def _slope_factor(t: Any, rows: Rows, args: Any) -> Rows:
