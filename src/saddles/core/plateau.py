@@ -100,7 +100,7 @@ def follow(
                     _save(log, wanted, stepper, stepper.between)
                 else:
                     log.crossings.append((before, stepper.time, line.error))
-                    _save(log, wanted, stepper, line.at)
+                    _save(log, wanted, stepper, line.at, line.landmarks())
             except StepError:
                 status = f"{DIVERGED} near time {stepper.time:.6g}"
                 break
@@ -118,9 +118,17 @@ def follow(
     )
 
 
-def _save(log: _Log, wanted: list[float] | None, stepper: Stepper, at: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Save S at the end of the step, or at the wanted times that it covered."""
+def _save(
+    log: _Log,
+    wanted: list[float] | None,
+    stepper: Stepper,
+    at: Callable[[np.ndarray], np.ndarray],
+    early: np.ndarray = np.zeros(0),
+) -> None:
+    """Save S at `early` times and the end of the step, or at the wanted times that it covered."""
     if wanted is None:
+        for time, row in zip(early, at(early) if len(early) else [], strict=True):
+            log.put(time, row)
         log.put(stepper.time, stepper.shift)
         return
     due: list[float] = []
@@ -146,6 +154,12 @@ class _Line:
         """S at some times."""
         growth = np.exp(np.minimum(self.pace * (times - self.to), 0.0))
         return self.base + (times - self.since)[:, None] * self.speed + growth[:, None] * self.bend
+
+
+    def landmarks(self) -> np.ndarray:
+        """Instants at which the growing coordinate's β is e^-2, e^-4, … of its size at the far end."""
+        times = self.to - np.arange(40, 0, -2) / self.pace
+        return times[times > self.since]
 
 
 def _cross(stepper: Stepper, until: float) -> _Line | None:

@@ -62,7 +62,7 @@ def settle(risk: Risk, begin: np.ndarray, signs: np.ndarray) -> Rest:
         alive = ~((np.abs(part) < GONE * np.abs(part).max()) & (side * flow.slope < 0))
         if np.abs(flow.slope[alive]).max(initial=0.0) > goal * start:
             continue
-        shift = _polish(flow, alive)
+        shift = _polish(flow, alive, start)
         if shift is not None:
             return _rest(risk, np.where(alive, coordinates.beta(shift), 0.0), chosen, np.where(alive, side, 0.0))
         goal *= 0.1
@@ -85,40 +85,42 @@ def _embed(part: np.ndarray, chosen: np.ndarray, size: int) -> np.ndarray:
     return whole
 
 
-def _polish(flow: Stepper, alive: np.ndarray) -> np.ndarray | None:
-    """Newton's method in S, which keeps signs, until the forces are zero; None where it leads away.
+def _polish(flow: Stepper, alive: np.ndarray, start: float) -> np.ndarray | None:
+    """Newton's method in S, which keeps signs, until forces are 1e-11 of `start` or round-off; None if it leads away.
 
     Flat directions (tied coordinates) are left where the flow put them.
     """
     shift, which = flow.shift.copy(), np.flatnonzero(alive)
     push = flow.evaluate(shift)[which]
-    start = target = float(np.abs(push).max(initial=0.0))
     exact = False
     for _ in range(25):
-        if target <= 1e-12 * max(start, 1e-300) or target <= 1e-15:
+        size = float(np.abs(push).max(initial=0.0))
+        if size <= max(1e-11 * start, 1e-14 * flow.hessian.scale * np.abs(flow.coordinates.beta(shift)).max()):
             return shift
-        if not flow.hessian.known[which].all() or exact:
+        if exact or not flow.hessian.known[which].all():
             flow.hessian.put(which, flow.columns(flow.coordinates.beta(shift), which))
-        root = np.sqrt(flow.coordinates.slope(shift)[which])
-        block = flow.hessian.matrix[np.ix_(which, which)]
-        values, vectors = np.linalg.eigh(root[:, None] * (block + block.T) / 2 * root)
-        firm = np.abs(values) > 1e-9 * np.abs(values).max()
-        if (values[firm] < 0).any():
-            if exact:
-                return None
             exact = True
-            continue
-        step = vectors[:, firm] @ (vectors[:, firm].T @ (root * push) / values[firm]) / root
-        if np.abs(step).max() > 0.5:
-            return None
-        trial = shift.copy()
-        trial[which] += step
-        push_there = flow.evaluate(trial)[which]
-        size = float(np.abs(push_there).max())
-        if not size < 0.5 * target:
-            if exact or size < 1e-9 * start:
-                return shift if target <= 1e-6 * start and not size > target else None
-            exact = True
-            continue
-        shift, push, target = trial, push_there, size
-    return shift if target <= 1e-6 * start else None
+        step = _newton(flow, shift, which, push)
+        if step is not None:
+            trial = shift.copy()
+            trial[which] += step
+            there = flow.evaluate(trial)[which]
+            if float(np.abs(there).max()) < 0.5 * size:
+                shift, push, exact = trial, there, False
+                continue
+        if exact:
+            break
+        exact = True
+    return shift if float(np.abs(push).max(initial=0.0)) <= 1e-7 * start else None
+
+
+def _newton(flow: Stepper, shift: np.ndarray, which: np.ndarray, push: np.ndarray) -> np.ndarray | None:
+    """The Newton step to g = 0, or None at no minimum or where it is long."""
+    root = np.sqrt(flow.coordinates.slope(shift)[which])
+    block = flow.hessian.matrix[np.ix_(which, which)]
+    values, vectors = np.linalg.eigh(root[:, None] * (block + block.T) / 2 * root)
+    firm = np.abs(values) > 1e-9 * np.abs(values).max()
+    if (values[firm] < 0).any():
+        return None
+    step = vectors[:, firm] @ (vectors[:, firm].T @ (root * push) / values[firm]) / root
+    return step if np.abs(step).max() <= 0.5 else None

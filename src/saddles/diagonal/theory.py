@@ -80,9 +80,10 @@ def predict(
     """Predict the stages of a network; the result is piecewise constant over rescaled time.
 
     One row a newly active coordinate: `stage_time`, `stage_coordinate`, `stage_sign`, `stage_loss` and
-    `support_size` after the stage; `stage_tie` (how many became active together), `stage_gap` (relative
-    gap to the next Δ), `stage_left` (how many left the support), `stage_exit_force` (smallest |g| of
-    those, relative to max|g(0)|), `stage_beta` and `stage_log_scale` (b at the activation). A tie breaks Assumption 4.3: all tied coordinates are started alike.
+    `support_size` after the stage; `stage_tie` (how many became active together), `stage_gap` (gap to
+    the next Δ, relative to Δ), `stage_margin` (the same relative to the stage's time), `stage_left` (how many left
+    the support), `stage_exit_force` (smallest |g| of those, relative to max|g(0)|), `stage_beta` and
+    `stage_log_scale` (b at the activation). A tie breaks Assumption 4.3: all tied coordinates are started alike.
     """
     check_keep(keep)
     asked = check_times(times)
@@ -129,14 +130,14 @@ def _run(risk: Risk, theory: Incremental, start: np.ndarray, ceiling: np.ndarray
                 break
             tied = left <= wait * (1 + TIE) + 1e-300
             others = left[~tied & np.isfinite(left)]
-            gap = float(others.min() / wait - 1) if len(others) and wait > 0 else np.inf
+            gap = float(others.min() - wait) if len(others) else np.inf
             now.time += wait
             now.log_scale = np.where(tied, np.where(force > 0, 0.0, ceiling), now.log_scale - force * wait)
             rest = _learn(risk, now, np.flatnonzero(tied), np.sign(force))
             if rest is None:
                 break
             force = rest.force
-            _write(now, np.flatnonzero(tied), rest, gap, float(np.abs(first).max()))
+            _write(now, np.flatnonzero(tied), rest, (wait, gap), float(np.abs(first).max()))
             progress.reach(len(now.rows))
     return now
 
@@ -158,7 +159,8 @@ def _learn(risk: Risk, now: _Progress, new: np.ndarray, direction: np.ndarray) -
     return rest
 
 
-def _write(now: _Progress, new: np.ndarray, rest: Rest, gap: float, largest: float) -> None:
+def _write(now: _Progress, new: np.ndarray, rest: Rest, waits: tuple[float, float], largest: float) -> None:
+    wait, gap = waits
     before = now.signs.copy()
     before[new] = 1.0
     gone = np.flatnonzero((before != 0) & (rest.signs == 0))
@@ -168,7 +170,7 @@ def _write(now: _Progress, new: np.ndarray, rest: Rest, gap: float, largest: flo
         now.rows.append({
             "stage_time": now.time, "stage_coordinate": int(i), "stage_sign": -int(side) if side else 1,
             "stage_loss": rest.loss, "support_size": int((rest.signs != 0).sum()), "stage_tie": len(new),
-            "stage_gap": gap, "stage_left": len(gone),
+            "stage_gap": gap / wait if wait > 0 else np.inf, "stage_margin": gap / now.time, "stage_left": len(gone),
             "stage_exit_force": float(np.abs(rest.force[gone]).min() / largest) if len(gone) else np.inf,
             "stage_beta": rest.beta, "stage_log_scale": now.log_scale,
         })  # fmt: skip
@@ -190,7 +192,7 @@ def _labelled(
         "loss": (("time",), losses[where]),
     }
     names = ("stage_time", "stage_coordinate", "stage_sign", "stage_loss", "support_size", "stage_tie", "stage_gap",
-             "stage_left", "stage_exit_force")  # fmt: skip
+             "stage_margin", "stage_left", "stage_exit_force")  # fmt: skip
     whole = ("stage_coordinate", "stage_sign", "support_size", "stage_tie", "stage_left")
     for name in names:
         kind = int if name in whole else float

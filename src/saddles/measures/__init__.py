@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from saddles.measures.modes import mode_state as mode_state
     from saddles.measures.spectra import best as best
     from saddles.measures.spectra import stable_rank as stable_rank
+    from saddles.measures.activations import plateaus as plateaus
+    from saddles.measures.activations import stages as stages
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -22,6 +24,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "gram_error": "saddles.measures.modes",
         "invariant_drift": "saddles.measures.modes",
         "mode_state": "saddles.measures.modes",
+        "plateaus": "saddles.measures.activations",
         "stable_rank": "saddles.measures.spectra",
+        "stages": "saddles.measures.activations",
     },
 )

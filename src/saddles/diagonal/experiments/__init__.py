@@ -1,0 +1,62 @@
+"""The experiments of the diagonal lab: one row here, one module each."""
+
+from typing import Any
+
+from saddles.core.experiment import Experiment, Size
+
+PAPER = "boix2023rank"
+
+_ALPHAS: dict[str, Any] = {"decades": [1, 2, 4, 8, 16, 32], "tokens": 10}
+_CURVES: dict[str, dict[str, Any]] = {
+    "tiny": _ALPHAS | {"decades": [2, 4, 16, 32], "dim": 5, "samples": 60, "tokens": 5, "stages": 6, "until": 1e9, "points": 241},
+    "laptop": _ALPHAS | {"dim": 12, "samples": 300, "stages": 16, "until": 1e9, "points": 601},
+    "paper": _ALPHAS | {"dim": 50, "samples": 1000, "stages": 150, "until": 1500.0, "points": 1201},
+}
+_ORDER: dict[str, dict[str, Any]] = {
+    "tiny": {"order_dim": 5, "order_samples": 60, "order_stages": 5, "deep": [32, 1000], "seeds": 2},
+    "laptop": {"order_dim": 12, "order_samples": 200, "order_stages": 10, "deep": [32, 180, 1000], "seeds": 4},
+    "paper": {"order_dim": 20, "order_samples": 400, "order_stages": 10, "deep": [32, 100, 316, 1000], "seeds": 20},
+}
+_PERTURB: dict[str, dict[str, Any]] = {
+    "tiny": {"dim": 5, "samples": 60, "tokens": 5, "stages": 5, "decades": 32, "epochs": 1000, "times": 2, "points": 61, "seeds": 1},
+    "laptop": {"dim": 12, "samples": 300, "tokens": 10, "stages": 12, "decades": 32, "epochs": 1000, "times": 5, "points": 121, "seeds": 2},
+    "paper": {"dim": 50, "samples": 1000, "tokens": 10, "stages": 40, "decades": 32, "epochs": 1000, "times": 5, "points": 201, "seeds": 1},
+}
+_HEADS: dict[str, Any] = {"layers": 2, "heads": 2, "feedforward": 0, "spread": 0.15, "points": 301}
+
+
+def _experiment(name: str, title: str, **sizes: Size) -> Experiment:
+    module = f"saddles.diagonal.experiments.{name.replace('-', '_')}"
+    return Experiment(f"diagonal/{name}", title, PAPER, module, sizes)
+
+
+EXPERIMENTS = [
+    _experiment(
+        "figure-2",
+        "An attention head learns one coordinate at a time, at every initial scale, as Algorithm 1 predicts",
+        tiny=Size(5, _CURVES["tiny"] | _ORDER["tiny"]),
+        laptop=Size(50, _CURVES["laptop"] | _ORDER["laptop"]),
+        paper=Size(900, _CURVES["paper"] | _ORDER["paper"]),
+    ),
+    _experiment(
+        "figure-8-9",
+        "The weights of an attention head, one panel an initial scale",
+        tiny=Size(4, _CURVES["tiny"]),
+        laptop=Size(25, _CURVES["laptop"]),
+        paper=Size(300, _CURVES["paper"]),
+    ),
+    _experiment(
+        "linear",
+        "The linear diagonal network: Algorithm 1 equals the constrained least-squares path",
+        tiny=Size(4, {"dim": 8, "samples": 16, "factors": 3, "decades": 100, "points": 201, "seeds": 3}),
+        laptop=Size(30, {"dim": 20, "samples": 40, "factors": 5, "decades": 300, "points": 1201, "seeds": 10}),
+        paper=Size(120, {"dim": 40, "samples": 80, "factors": 8, "decades": 1000, "points": 2001, "seeds": 20}),
+    ),
+    _experiment(
+        "transformer",
+        "Two layers of two heads: tied by symmetry, one head at a time when it is broken",
+        tiny=Size(5, _HEADS | {"dim": 3, "samples": 40, "tokens": 4, "stages": 3, "decades": [30], "seeds": 1, "points": 121}),
+        laptop=Size(50, _HEADS | {"dim": 5, "samples": 100, "tokens": 6, "stages": 6, "decades": [30, 170, 1300], "seeds": 3}),
+        paper=Size(600, _HEADS | {"dim": 12, "samples": 300, "tokens": 10, "stages": 10, "decades": [30, 170, 1300], "seeds": 5}),
+    ),
+]
