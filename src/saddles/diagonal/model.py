@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
@@ -29,6 +29,10 @@ class Network(ABC):
     @abstractmethod
     def output(self, beta: Beta, inputs: Any) -> Any:
         """h of a whole batch, samples first."""
+
+    def canonical(self) -> "Network":
+        """One instance for all models of the same h, so that compiled code is shared between them."""
+        return self
 
     @property
     def families(self) -> list[str]:
@@ -66,6 +70,11 @@ class Network(ABC):
             return u, v
         draw = np.random.default_rng([seed, 33])
         return draw.normal(size=self.coordinates), draw.normal(size=self.coordinates)
+
+
+@lru_cache
+def _shared(kind: Callable[..., Network], *sizes: int) -> Network:
+    return kind(*sizes)
 
 
 def _check_size(value: int, name: str) -> None:
@@ -129,6 +138,9 @@ class LinearDiagonal(Network):
     def powers(self) -> np.ndarray:
         return _spread(self.exponents, self.dim)
 
+    def canonical(self) -> Network:
+        return _shared(LinearDiagonal, self.dim)
+
     def output(self, beta: Beta, inputs: Float[Array, "sample dim"]) -> Float[Array, " sample"]:
         return inputs @ beta
 
@@ -173,6 +185,9 @@ class AttentionHead(Network):
     @property
     def families(self) -> list[str]:
         return ["key_query"] * self.dim + ["value_output"] * self.dim
+
+    def canonical(self) -> Network:
+        return _shared(AttentionHead, self.dim)
 
     def output(self, beta: Beta, inputs: Sequences) -> Sequences:
         return attend(inputs, beta[: self.dim], beta[self.dim :])
@@ -240,6 +255,11 @@ class DiagonalTransformer(Network):
         shape = (self.layers, self.dim, self.feedforward)
         return draw.normal(size=shape) / np.sqrt(self.dim), draw.normal(size=shape) / np.sqrt(max(self.feedforward, 1))
 
+    def canonical(self) -> Network:
+        if self.offsets is not None:
+            return self
+        return _shared(_transformer, self.dim, self.layers, self.heads, self.feedforward, self.seed)
+
     def output(self, beta: Beta, inputs: Sequences) -> Sequences:
         parts = beta.reshape(self.layers, self.heads, 2, self.dim)
         states = inputs
@@ -261,6 +281,10 @@ class DiagonalTransformer(Network):
 
     def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
         return draw.normal(size=(samples, tokens, self.dim))
+
+
+def _transformer(dim: int, layers: int, heads: int, feedforward: int, seed: int) -> DiagonalTransformer:
+    return DiagonalTransformer(dim, layers, heads, feedforward, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)

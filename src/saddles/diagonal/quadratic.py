@@ -34,7 +34,7 @@ def saddle_path(inputs: np.ndarray, targets: np.ndarray, max_stages: int = 100) 
         force[np.abs(force) <= FLAT * first] = 0.0
         with np.errstate(divide="ignore", invalid="ignore"):
             wait = (np.sign(force) - pull) / force
-        wait[(force == 0) | (wait * np.abs(force) <= FLAT)] = np.inf
+        wait[(force == 0) | (np.abs(np.sign(force) - pull) <= FLAT)] = np.inf
         new = int(np.argmin(wait))
         if not np.isfinite(wait[new]):
             break

@@ -118,4 +118,5 @@ def mean_of(model: Any, task: Any, precision: str = "float64") -> Mean:
     targets = np.asarray(task.targets)
     kind = precision if np.issubdtype(targets.dtype, np.floating) else targets.dtype
     inputs = jnp.asarray(np.asarray(task.inputs), dtype=precision)
-    return Mean(inputs, jnp.asarray(targets, dtype=kind), model.output, task.loss)
+    output = (model.canonical() if hasattr(model, "canonical") else model).output
+    return Mean(inputs, jnp.asarray(targets, dtype=kind), output, task.loss)

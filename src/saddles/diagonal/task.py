@@ -135,5 +135,5 @@ class TeacherStudent:
     @cached_property
     def targets(self) -> np.ndarray:
         """The teacher's outputs."""
-        clean = np.asarray(jax.jit(self.model.output)(jnp.asarray(self.truth), jnp.asarray(self.inputs)))
+        clean = np.asarray(self.model.output(jnp.asarray(self.truth), jnp.asarray(self.inputs)))
         return clean + self.noise * np.random.default_rng([self.seed, 32]).normal(size=clean.shape)

@@ -127,3 +127,44 @@ def transformer(trajectory: xr.Dataset) -> Figure:
         axes[0, 0].set_ylabel("entries of W_V W_Oᵀ")
         axes[0, 0].legend(loc="upper left")
     return figure
+
+
+def perturbation(trajectory: xr.Dataset) -> Figure:
+    """Weights after a perturbation (solid) and without it (dashed), one column an instant."""
+    shown = min(5, trajectory.sizes["start"])
+    clock = trajectory["time"].values
+    with look():
+        figure, axes = sheet(2, shown, 2.7 * shown + 1, 6.0, sharex=True, sharey="row")
+        for row, family in zip(axes, ("key_query", "value_output"), strict=True):
+            for number, axis in enumerate(row):
+                one = trajectory.isel(start=number)
+                for count, i in enumerate(_family(trajectory, family)):
+                    colour = COLOURS[count % 6]
+                    axis.plot(clock, one["perturbed_beta"].isel(coordinate=i), color=colour, linewidth=1.6)
+                    axis.plot(clock, one["beta"].isel(coordinate=i), **THEORY | {"linewidth": 0.9})
+                if family == "key_query":
+                    axis.set_title(f"at τ = {float(one['started']):.3g}")
+            row[0].set_ylabel(f"entries of {WORDS[family]}")
+        for axis in axes[1]:
+            axis.set_xlabel("epochs after the noise")
+        axes[0, 0].plot([], [], color=COLOURS[0], label="perturbed")
+        axes[0, 0].plot([], [], **THEORY | {"linewidth": 0.9}, label="unperturbed")
+        axes[0, 0].legend(loc="best")
+    return figure
+
+
+def full_head(trajectory: xr.Dataset) -> Figure:
+    """Singular values of both products and the loss, of one seed."""
+    one, clock = trajectory.isel(seed=0), trajectory["time"].values
+    with look():
+        figure, ((left, middle, right),) = sheet(1, 3, 14, 4.2)
+        for axis, family in ((left, "value_output"), (middle, "key_query")):
+            for mode in range(trajectory.sizes["mode"]):
+                axis.plot(clock, one["singular_value"].sel(family=family).isel(mode=mode),
+                          color=COLOURS[mode % 6], **MEASURED)  # fmt: skip
+            axis.set(title=f"Singular values of {WORDS[family]}", ylabel="singular value", ylim=(0, None))
+        right.plot(clock, one["loss"], color=COLOURS[0], **MEASURED)
+        right.set(title="Loss", ylabel="loss", yscale="log")
+        for axis in (left, middle, right):
+            axis.set_xlabel("rescaled time t / log(1/α)")
+    return figure

@@ -8,12 +8,12 @@ PAPER = "boix2023rank"
 
 _ALPHAS: dict[str, Any] = {"decades": [1, 2, 4, 8, 16, 32], "tokens": 10}
 _CURVES: dict[str, dict[str, Any]] = {
-    "tiny": _ALPHAS | {"decades": [2, 4, 16, 32], "dim": 5, "samples": 60, "tokens": 5, "stages": 6, "until": 1e9, "points": 241},
+    "tiny": _ALPHAS | {"decades": [2, 8, 32], "dim": 5, "samples": 60, "tokens": 5, "stages": 5, "until": 1e9, "points": 201},
     "laptop": _ALPHAS | {"dim": 12, "samples": 300, "stages": 16, "until": 1e9, "points": 601},
     "paper": _ALPHAS | {"dim": 50, "samples": 1000, "stages": 150, "until": 1500.0, "points": 1201},
 }
 _ORDER: dict[str, dict[str, Any]] = {
-    "tiny": {"order_dim": 5, "order_samples": 60, "order_stages": 5, "deep": [32, 1000], "seeds": 2},
+    "tiny": {"order_dim": 5, "order_samples": 60, "order_stages": 4, "deep": [32, 1000], "seeds": 2},
     "laptop": {"order_dim": 12, "order_samples": 200, "order_stages": 10, "deep": [32, 180, 1000], "seeds": 4},
     "paper": {"order_dim": 20, "order_samples": 400, "order_stages": 10, "deep": [32, 100, 316, 1000], "seeds": 20},
 }
@@ -58,5 +58,26 @@ EXPERIMENTS = [
         tiny=Size(5, _HEADS | {"dim": 3, "samples": 40, "tokens": 4, "stages": 3, "decades": [30], "seeds": 1, "points": 121}),
         laptop=Size(50, _HEADS | {"dim": 5, "samples": 100, "tokens": 6, "stages": 6, "decades": [30, 170, 1300], "seeds": 3}),
         paper=Size(600, _HEADS | {"dim": 12, "samples": 300, "tokens": 10, "stages": 10, "decades": [30, 170, 1300], "seeds": 5}),
+    ),
+    _experiment(
+        "figure-10",
+        "Assumption 4.4: weights perturbed at random times return",
+        tiny=Size(5, _PERTURB["tiny"]),
+        laptop=Size(40, _PERTURB["laptop"]),
+        paper=Size(300, _PERTURB["paper"]),
+    ),
+    _experiment(
+        "figure-11",
+        "Assumption 4.5: weights perturbed as a stage begins end at the same point",
+        tiny=Size(5, _PERTURB["tiny"]),
+        laptop=Size(40, _PERTURB["laptop"]),
+        paper=Size(300, _PERTURB["paper"]),
+    ),
+    _experiment(
+        "full-head",
+        "A head with full matrices: singular values rise one at a time",
+        tiny=Size(5, {"dim": 4, "samples": 60, "tokens": 4, "decades": 3, "until": 60.0, "points": 121, "seeds": 1}),
+        laptop=Size(45, {"dim": 8, "samples": 200, "tokens": 6, "decades": 5, "until": 150.0, "points": 301, "seeds": 3}),
+        paper=Size(1800, {"dim": 50, "samples": 1000, "tokens": 10, "decades": 5, "until": 1000.0, "points": 401, "seeds": 1}),
     ),
 ]

@@ -78,7 +78,7 @@ def _tie(model: DiagonalTransformer, task: TeacherStudent, seed: int, decades: l
         end = 1.1 * float(foreseen["stage_time"][0])
         seen = stages(simulate(model, task, Flow(log_alpha(decade), until=end), seed=seed))
         mine = np.isin(seen["stage_coordinate"].values, tied)
-        times = seen["unit_time"].values[mine]
+        times = seen["stage_time"].values[mine]
         spread = np.ptp(times) / times.mean() if len(times) == len(tied) else np.inf
         apart.append(spread / (freedom(model, seed) / -log_alpha(decade)))
     rows = {"tie": np.full(len(decades), len(tied)), "apart": np.array(apart), "curvature": np.full(len(decades), flat)}
