@@ -90,7 +90,9 @@ def test_equal_weights_are_legal_for_the_flow():
     assert np.isfinite(coords.beta(np.array([2.0]))).all()
 
 
-@pytest.mark.parametrize(("u", "v", "log_alpha"), [([1.0], [1.0, 2.0], -1.0), ([np.nan], [1.0], -1.0), ([1.0], [2.0], -np.inf)])
+@pytest.mark.parametrize(
+    ("u", "v", "log_alpha"), [([1.0], [1.0, 2.0], -1.0), ([np.nan], [1.0], -1.0), ([1.0], [2.0], -np.inf)]
+)
 def test_bad_input_is_explained(u, v, log_alpha):
     with pytest.raises(SaddlesError, match="but"):
         LogScale.from_weights(u, v, log_alpha)

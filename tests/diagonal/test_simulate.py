@@ -200,7 +200,9 @@ def test_bad_functions_are_explained(kind):
         lambda: TeacherStudent(Diagonal(lambda b, x: x @ b, 2), 5).inputs,
         lambda: simulate(LinearDiagonal(2), Supervised(np.eye(2), np.ones(2)), Flow(-5.0), keep=["nothing"]),
         lambda: simulate(LinearDiagonal(2), Supervised(np.eye(2), np.ones(2)), Flow(-5.0), times=[1.0, 0.5]),
-        lambda: simulate(LinearDiagonal(2, weights=(np.ones(3), np.ones(3))), Supervised(np.eye(2), np.ones(2)), Flow(-5.0)),
+        lambda: simulate(
+            LinearDiagonal(2, weights=(np.ones(3), np.ones(3))), Supervised(np.eye(2), np.ones(2)), Flow(-5.0)
+        ),
     ],
 )
 def test_bad_input_is_refused(make):

@@ -94,14 +94,14 @@ class LogScale:
             return np.where(beta >= 0, upward, downward)
 
     def weights(self, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """u and v at S (they underflow to 0 where they are below 1e-308)."""
+        """U and v at S (they underflow to 0 where they are below 1e-308)."""
         with np.errstate(over="ignore", under="ignore"):
             p = self.sign_p * np.exp(self.log_p + shift)
             q = self.sign_q * np.exp(self.log_q - shift)
         return 0.5 * (p + q), 0.5 * (p - q)
 
     def log_magnitude(self, shift: np.ndarray) -> np.ndarray:
-        """log max(|p|, |q|): the size of the larger of u ± v, exact at any scale."""
+        """Log max(|p|, |q|): the size of the larger of u ± v, exact at any scale."""
         return np.maximum(self.log_p + shift, self.log_q - shift)
 
     def log_beta(self, shift: np.ndarray) -> np.ndarray:

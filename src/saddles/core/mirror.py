@@ -123,7 +123,7 @@ class Stepper:
         self.slope = self.evaluate(self.shift)
 
     def evaluate(self, shift: np.ndarray) -> np.ndarray:
-        """g at S, remembered for the Hessian; NaN where a trial step overflows."""
+        """G at S, remembered for the Hessian; NaN where a trial step overflows."""
         beta = self.coordinates.beta(shift)
         if not np.abs(beta).max(initial=0.0) < OVERFLOW:
             return np.full_like(beta, np.nan)
@@ -187,7 +187,9 @@ class Stepper:
         self._accept(there, correction, error, spent)
 
     def _refresh(self) -> None:
-        active = np.flatnonzero(self.influence(self.shift) > 0.1 * self.tolerance * max(np.abs(self.slope).max(), 1e-300))
+        active = np.flatnonzero(
+            self.influence(self.shift) > 0.1 * self.tolerance * max(np.abs(self.slope).max(), 1e-300)
+        )
         self.hessian.put(active, self.columns(self.coordinates.beta(self.shift), active))
         self._fresh, self.refreshes = True, self.refreshes + 1
 

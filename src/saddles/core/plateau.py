@@ -9,7 +9,7 @@ by the gradient at the far end. Transitions are integrated by `core.mirror`.
 """
 
 import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,11 +123,11 @@ def _save(
     wanted: list[float] | None,
     stepper: Stepper,
     at: Callable[[np.ndarray], np.ndarray],
-    early: np.ndarray = np.zeros(0),
+    early: Sequence[float] | np.ndarray = (),
 ) -> None:
     """Save S at `early` times and the end of the step, or at the wanted times that it covered."""
     if wanted is None:
-        for time, row in zip(early, at(early) if len(early) else [], strict=True):
+        for time, row in zip(early, at(np.asarray(early)) if len(early) else [], strict=True):
             log.put(time, row)
         log.put(stepper.time, stepper.shift)
         return
@@ -154,7 +154,6 @@ class _Line:
         """S at some times."""
         growth = np.exp(np.minimum(self.pace * (times - self.to), 0.0))
         return self.base + (times - self.since)[:, None] * self.speed + growth[:, None] * self.bend
-
 
     def landmarks(self) -> np.ndarray:
         """Instants at which the growing coordinate's β is e^-2, e^-4, … of its size at the far end."""

@@ -28,7 +28,7 @@ class Network(ABC):
 
     @abstractmethod
     def output(self, beta: Beta, inputs: Any) -> Any:
-        """h of a whole batch, samples first."""
+        """H of a whole batch, samples first."""
 
     def canonical(self) -> "Network":
         """One instance for all models of the same h, so that compiled code is shared between them."""
@@ -311,7 +311,7 @@ class FullHead:
 
     @property
     def width(self) -> int:
-        """d'."""
+        """D'."""
         return self.dim if self.inner is None else self.inner
 
     def output(self, weights: Float[Array, "matrix dim inner"], inputs: Sequences) -> Sequences:

@@ -7,6 +7,8 @@ networks, 2023; Berthier, Incremental learning in diagonal linear networks, 2022
 non-negative least-squares problem, solved directly: no flow, no Newton, nothing of Algorithm 1's code.
 """
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from scipy.optimize import nnls
@@ -48,6 +50,6 @@ def saddle_path(inputs: np.ndarray, targets: np.ndarray, max_stages: int = 100) 
         loss = float(np.mean((targets - inputs @ beta) ** 2))
         rows.append((now, new, int(pull[new]), loss, int((beta != 0).sum()), beta))
     names = ("stage_time", "stage_coordinate", "stage_sign", "stage_loss", "support_size")
-    variables = {name: ("stage", np.array([row[i] for row in rows])) for i, name in enumerate(names)}
+    variables: dict[str, Any] = {name: ("stage", np.array([row[i] for row in rows])) for i, name in enumerate(names)}
     variables["stage_beta"] = (("stage", "coordinate"), np.array([row[-1] for row in rows]).reshape(len(rows), size))
     return xr.Dataset(variables, coords={"stage": np.arange(len(rows))})

@@ -95,8 +95,10 @@ def _polish(flow: Stepper, alive: np.ndarray, start: float) -> np.ndarray | None
     exact = False
     for _ in range(25):
         size = float(np.abs(push).max(initial=0.0))
-        if size <= max(1e-11 * start, 1e-14 * flow.hessian.scale * np.abs(flow.coordinates.beta(shift)).max()):
+        if not len(which):
             return shift
+        if size <= max(1e-11 * start, 1e-14 * flow.hessian.scale * np.abs(flow.coordinates.beta(shift)).max()):
+            return shift if _firm(flow, shift, which, start) else None
         if exact or not flow.hessian.known[which].all():
             flow.hessian.put(which, flow.columns(flow.coordinates.beta(shift), which))
             exact = True
@@ -111,7 +113,19 @@ def _polish(flow: Stepper, alive: np.ndarray, start: float) -> np.ndarray | None
         if exact:
             break
         exact = True
-    return shift if float(np.abs(push).max(initial=0.0)) <= 1e-7 * start else None
+    near = float(np.abs(push).max(initial=0.0)) <= 1e-7 * start
+    return shift if near and _firm(flow, shift, which, start) else None
+
+
+def _firm(flow: Stepper, shift: np.ndarray, which: np.ndarray, start: float) -> bool:
+    """Whether weights 1 % larger are pushed back.
+
+    At a rest they are; where a loss only fades (the exponential tail of cross-entropy) forces vanish
+    without one.
+    """
+    larger = shift.copy()
+    larger[which] += 0.005 * np.sign(flow.coordinates.beta(shift)[which])
+    return float(np.abs(flow.evaluate(larger)[which]).max()) > 1e-8 * start
 
 
 def _newton(flow: Stepper, shift: np.ndarray, which: np.ndarray, push: np.ndarray) -> np.ndarray | None:

@@ -12,7 +12,7 @@ from saddles.core.device import on_device
 from saddles.core.errors import SaddlesError
 from saddles.core.iterate import iterate
 from saddles.core.plateau import follow
-from saddles.core.solve import SAVED_TIMES, solve
+from saddles.core.solve import SAVED_TIMES, from_zero, solve
 from saddles.core.trajectory import Trajectory
 from saddles.diagonal.method import Descent, Flow
 from saddles.diagonal.model import FullHead, Network
@@ -86,7 +86,9 @@ def _flow(
         "log_scale": (("time", "coordinate"), (coordinates.log_p + path.shifts) / method.log_alpha),
     }
     if "weights" in kept:
-        variables |= dict(zip("uv", ((("time", "coordinate"), w) for w in coordinates.weights(path.shifts)), strict=True))
+        variables |= dict(
+            zip("uv", ((("time", "coordinate"), w) for w in coordinates.weights(path.shifts)), strict=True)
+        )
     if "crossings" in kept:
         variables["crossings"] = (("crossing", "fact"), path.crossings / np.array([scale, scale, 1.0]))
     return label(
@@ -204,27 +206,32 @@ def _full(model: FullHead, task: Any, method: Any, asked: Any, seed: int, precis
         args = (mean, jnp.asarray(method.rate, dtype=precision), _batches(method, len(task.inputs), seed))
         saved, facts = _iterate(plain_step, (start, jnp.asarray(0)), method, asked, args, _see_full)
     else:
-        if method.until is None and asked is None:
-            raise SaddlesError.about("a full head without an end came", "it has no known stages", "give `until`")
-        clock = np.linspace(0.0, method.until, SAVED_TIMES) if asked is None and method.until else asked
-        grid = clock if clock[0] == 0 else np.concatenate([[0.0], clock])
-        found = solve(
-            _full_field, start, grid * -method.log_alpha, args=mean, observe=_full_observe, rtol=method.tolerance,
-            atol=method.tolerance * float(jnp.abs(start).mean()), max_steps=method.max_steps, title="full head",
-        )  # fmt: skip
-        saved = {name: values[len(grid) - len(clock) :] for name, values in found.saved.items()}
-        facts = {
-            "clock": found.times[len(grid) - len(clock) :] / -method.log_alpha,
-            "coords": {},
-            "kind": "simulated",
-            "method": method,
-            "status": found.status,
-            "wall_time": found.wall_time,
-            "gradient_evaluations": found.evaluations,
-        }
+        saved, facts = _full_flow(method, start, mean, asked)
     variables = {
         "singular_value": (("time", "family", "mode"), saved["singular_value"]),
         "loss": (("time",), saved["loss"]),
     }
     facts["coords"] |= {"family": ["key_query", "value_output"], "mode": np.arange(model.dim)}
     return label(variables, facts.pop("clock"), model, task, log_alpha=method.log_alpha, seed=seed, **facts)
+
+
+def _full_flow(method: Flow, start: Any, mean: Mean, asked: np.ndarray | None) -> tuple[dict[str, Any], Any]:
+    if asked is None:
+        if method.until is None:
+            raise SaddlesError.about("a full head without an end came", "it has no known stages", "give `until`")
+        asked = np.linspace(0.0, method.until, SAVED_TIMES)
+    grid, added = from_zero(asked)
+    found = solve(
+        _full_field, start, grid * -method.log_alpha, args=mean, observe=_full_observe, rtol=method.tolerance,
+        atol=method.tolerance * float(jnp.abs(start).mean()), max_steps=method.max_steps, title="full head",
+    )  # fmt: skip
+    facts = {
+        "clock": found.times[added:] / -method.log_alpha,
+        "coords": {},
+        "kind": "simulated",
+        "method": method,
+        "status": found.status,
+        "wall_time": found.wall_time,
+        "gradient_evaluations": found.evaluations,
+    }
+    return {name: values[added:] for name, values in found.saved.items()}, facts

@@ -121,7 +121,7 @@ def _run(risk: Risk, theory: Incremental, start: np.ndarray, ceiling: np.ndarray
     now = _Progress(0.0, start - floor, np.zeros(size), np.zeros(size))
     now.stages.append((0.0, now.beta, loss))
     force = first
-    with bar("Algorithm 1", theory.max_stages) as progress:
+    with bar("Algorithm 1", float(theory.max_stages)) as progress:
         while len(now.rows) < theory.max_stages:
             force = np.where((now.signs != 0) | (np.abs(force) <= tiny), 0.0, force)
             left = waiting(now.log_scale, ceiling, force)
@@ -138,7 +138,7 @@ def _run(risk: Risk, theory: Incremental, start: np.ndarray, ceiling: np.ndarray
                 break
             force = rest.force
             _write(now, np.flatnonzero(tied), rest, (wait, gap), float(np.abs(first).max()))
-            progress.reach(len(now.rows))
+            progress.reach(float(len(now.rows)))
     return now
 
 

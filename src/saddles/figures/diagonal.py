@@ -81,7 +81,9 @@ def linear(trajectory: xr.Dataset) -> Figure:
             left.step(clock, trajectory["predicted_beta"].isel(coordinate=i), where="post", **THEORY)
             left.step(clock, trajectory["independent_beta"].isel(coordinate=i), where="post", color=GREY, linewidth=4,
                       alpha=0.35, zorder=0)  # fmt: skip
-        left.plot([], [], color=COLOURS[0], linewidth=1.8, label=f"gradient flow, {_alpha(trajectory.attrs['decades'])}")
+        left.plot(
+            [], [], color=COLOURS[0], linewidth=1.8, label=f"gradient flow, {_alpha(trajectory.attrs['decades'])}"
+        )
         left.plot([], [], **THEORY, label="Algorithm 1")
         left.plot([], [], color=GREY, linewidth=4, alpha=0.5, label="constrained least squares")
         _ticks(left, trajectory["stage_time"].values)
@@ -91,7 +93,8 @@ def linear(trajectory: xr.Dataset) -> Figure:
             axis.set_xlim(0.8 * first, clock[-1])
         left.legend(loc="lower left")
         right.plot(clock, trajectory["loss"], color=COLOURS[0], **MEASURED)
-        right.set(xlabel="rescaled time t / log(1/α)", ylabel="loss", yscale="log", xscale="log", title="Loss")
+        right.set(xlabel="rescaled time t / log(1/α)", ylabel="loss", yscale="log", xscale="log", title="Loss",
+                  ylim=(1e-6 * float(trajectory["loss"][0]), 2 * float(trajectory["loss"][0])))  # fmt: skip
         _ticks(right, trajectory["stage_time"].values)
     return figure
 
@@ -108,8 +111,8 @@ def transformer(trajectory: xr.Dataset) -> Figure:
     decades = trajectory["decade"].values[-1]
     with look():
         figure, axes = sheet(1, 2, 12.5, 4.6, sharey=True)
-        for axis, name, words in zip(axes[0], ("symmetric", "broken"), ("same start for all heads", "an exponent a head"),
-                                     strict=True):  # fmt: skip
+        titles = ("same start for all heads", "an exponent a head")
+        for axis, name, words in zip(axes[0], ("symmetric", "broken"), titles, strict=True):
             clock = trajectory["time"].values * float(trajectory[f"{name}_end"])
             shown = [f for f in families if f.endswith("value_output")]
             for number, family in enumerate(shown):
@@ -120,7 +123,8 @@ def transformer(trajectory: xr.Dataset) -> Figure:
             for i, family in enumerate(trajectory["family"].values):
                 if family.endswith("key_query"):
                     axis.plot(clock, trajectory[f"{name}_beta"].isel(coordinate=i), color=GREY, linewidth=1, zorder=0)
-            _ticks(axis, trajectory[f"{name}_stage_time"].values)
+            marks = trajectory[f"{name}_stage_time"].values
+            _ticks(axis, marks[marks <= clock[-1]])
             axis.set(xlabel="rescaled time t / log(1/α)", title=f"{_alpha(decades)}, {words}")
         axes[0, 0].plot([], [], color=GREY, linewidth=1, label="entries of W_K W_Qᵀ")
         axes[0, 0].plot([], [], linestyle="", marker="|", color=INK, label="predicted stages")

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from saddles.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from saddles.measures.activations import plateaus as plateaus
+    from saddles.measures.activations import stages as stages
     from saddles.measures.modes import alignment as alignment
     from saddles.measures.modes import crossing_time as crossing_time
     from saddles.measures.modes import gram_error as gram_error
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from saddles.measures.modes import mode_state as mode_state
     from saddles.measures.spectra import best as best
     from saddles.measures.spectra import stable_rank as stable_rank
-    from saddles.measures.activations import plateaus as plateaus
-    from saddles.measures.activations import stages as stages
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,

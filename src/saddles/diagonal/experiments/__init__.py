@@ -8,19 +8,50 @@ PAPER = "boix2023rank"
 
 _ALPHAS: dict[str, Any] = {"decades": [1, 2, 4, 8, 16, 32], "tokens": 10}
 _CURVES: dict[str, dict[str, Any]] = {
-    "tiny": _ALPHAS | {"decades": [2, 8, 32], "dim": 5, "samples": 60, "tokens": 5, "stages": 5, "until": 1e9, "points": 201},
-    "laptop": _ALPHAS | {"dim": 12, "samples": 300, "stages": 16, "until": 1e9, "points": 601},
+    "tiny": _ALPHAS
+    | {"decades": [2, 8, 32], "dim": 5, "samples": 60, "tokens": 5, "stages": 5, "until": 1e9, "points": 201},
+    "laptop": _ALPHAS | {"dim": 10, "samples": 200, "stages": 12, "until": 1e9, "points": 401},
     "paper": _ALPHAS | {"dim": 50, "samples": 1000, "stages": 150, "until": 1500.0, "points": 1201},
 }
 _ORDER: dict[str, dict[str, Any]] = {
     "tiny": {"order_dim": 5, "order_samples": 60, "order_stages": 4, "deep": [32, 1000], "seeds": 2},
-    "laptop": {"order_dim": 12, "order_samples": 200, "order_stages": 10, "deep": [32, 180, 1000], "seeds": 4},
+    "laptop": {"order_dim": 10, "order_samples": 200, "order_stages": 10, "deep": [32, 180, 1000], "seeds": 3},
     "paper": {"order_dim": 20, "order_samples": 400, "order_stages": 10, "deep": [32, 100, 316, 1000], "seeds": 20},
 }
 _PERTURB: dict[str, dict[str, Any]] = {
-    "tiny": {"dim": 5, "samples": 60, "tokens": 5, "stages": 5, "decades": 32, "epochs": 1000, "times": 2, "points": 61, "seeds": 1},
-    "laptop": {"dim": 12, "samples": 300, "tokens": 10, "stages": 12, "decades": 32, "epochs": 1000, "times": 5, "points": 121, "seeds": 2},
-    "paper": {"dim": 50, "samples": 1000, "tokens": 10, "stages": 40, "decades": 32, "epochs": 1000, "times": 5, "points": 201, "seeds": 1},
+    "tiny": {
+        "dim": 5,
+        "samples": 60,
+        "tokens": 5,
+        "stages": 5,
+        "decades": 32,
+        "epochs": 1000,
+        "times": 2,
+        "points": 61,
+        "seeds": 1,
+    },
+    "laptop": {
+        "dim": 10,
+        "samples": 200,
+        "tokens": 10,
+        "stages": 10,
+        "decades": 32,
+        "epochs": 1000,
+        "times": 5,
+        "points": 121,
+        "seeds": 2,
+    },
+    "paper": {
+        "dim": 50,
+        "samples": 1000,
+        "tokens": 10,
+        "stages": 40,
+        "decades": 32,
+        "epochs": 1000,
+        "times": 5,
+        "points": 201,
+        "seeds": 1,
+    },
 }
 _HEADS: dict[str, Any] = {"layers": 2, "heads": 2, "feedforward": 0, "spread": 0.15, "points": 301}
 
@@ -55,9 +86,16 @@ EXPERIMENTS = [
     _experiment(
         "transformer",
         "Two layers of two heads: tied by symmetry, one head at a time when it is broken",
-        tiny=Size(5, _HEADS | {"dim": 3, "samples": 40, "tokens": 4, "stages": 3, "decades": [30], "seeds": 1, "points": 121}),
-        laptop=Size(50, _HEADS | {"dim": 5, "samples": 100, "tokens": 6, "stages": 6, "decades": [30, 170, 1300], "seeds": 3}),
-        paper=Size(600, _HEADS | {"dim": 12, "samples": 300, "tokens": 10, "stages": 10, "decades": [30, 170, 1300], "seeds": 5}),
+        tiny=Size(
+            5, _HEADS | {"dim": 3, "samples": 40, "tokens": 4, "stages": 3, "decades": [30], "seeds": 1, "points": 121}
+        ),
+        laptop=Size(
+            50, _HEADS | {"dim": 4, "samples": 60, "tokens": 5, "stages": 4, "decades": [30, 1300], "seeds": 2}
+        ),
+        paper=Size(
+            600,
+            _HEADS | {"dim": 12, "samples": 300, "tokens": 10, "stages": 10, "decades": [30, 170, 1300], "seeds": 5},
+        ),
     ),
     _experiment(
         "figure-10",
@@ -77,7 +115,11 @@ EXPERIMENTS = [
         "full-head",
         "A head with full matrices: singular values rise one at a time",
         tiny=Size(5, {"dim": 4, "samples": 60, "tokens": 4, "decades": 3, "until": 60.0, "points": 121, "seeds": 1}),
-        laptop=Size(45, {"dim": 8, "samples": 200, "tokens": 6, "decades": 5, "until": 150.0, "points": 301, "seeds": 3}),
-        paper=Size(1800, {"dim": 50, "samples": 1000, "tokens": 10, "decades": 5, "until": 1000.0, "points": 401, "seeds": 1}),
+        laptop=Size(
+            45, {"dim": 8, "samples": 200, "tokens": 6, "decades": 5, "until": 150.0, "points": 301, "seeds": 3}
+        ),
+        paper=Size(
+            1800, {"dim": 50, "samples": 1000, "tokens": 10, "decades": 5, "until": 1000.0, "points": 401, "seeds": 1}
+        ),
     ),
 ]

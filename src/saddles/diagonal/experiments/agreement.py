@@ -1,4 +1,4 @@
-"""Does a flow learn what Algorithm 1 predicts, in that order and at those times?"""
+"""Whether a flow learns what Algorithm 1 predicts, in that order and at those times."""
 
 from typing import Any
 

@@ -60,9 +60,10 @@ def curves(settings: dict[str, Any], context: Context, seed: int) -> Trajectory:
     model = AttentionHead(settings["dim"])
     task = TeacherStudent(model, settings["samples"], settings["tokens"], seed)
     foreseen = context.part(
-        "prediction", lambda: predict(model, task, Incremental(settings["stages"] + 1, until=settings["until"]), seed=seed)
+        "prediction",
+        lambda: predict(model, task, Incremental(settings["stages"] + 1, until=settings["until"]), seed=seed),
     )
-    end = min(settings["until"], float(foreseen["stage_time"][-1]))
+    end = min(settings["until"], 0.999 * float(foreseen["stage_time"][-1]))
     clock = np.linspace(0.0, end, settings["points"])
     flows = []
     with bar("diagonal/figure-2, flows", len(settings["decades"])) as progress:
@@ -97,7 +98,7 @@ def curves(settings: dict[str, Any], context: Context, seed: int) -> Trajectory:
 
 def distance(trajectory: xr.Dataset) -> np.ndarray:
     """Mean over time of |loss − staircase| over the first loss, for each α."""
-    gap = np.abs(trajectory["loss"] - trajectory["predicted_loss"]).mean("time")
+    gap = abs(trajectory["loss"] - trajectory["predicted_loss"]).mean("time")
     return (gap / trajectory["predicted_loss"][0]).values
 
 

@@ -26,7 +26,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge convergence of both families of weights."""
     decades = trajectory["decade"].values.astype(float)
     small = decades >= 4
-    gap = np.abs(trajectory["beta"] - trajectory["predicted_beta"]).mean("time")
+    gap = abs(trajectory["beta"] - trajectory["predicted_beta"]).mean("time")
     found = []
     for family in ("key_query", "value_output"):
         chosen = gap.isel(coordinate=np.flatnonzero(trajectory["family"].values == family)).sum("coordinate").values

@@ -38,7 +38,10 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
             progress.advance()
     return make_trajectory(
         {
-            "singular_value": (("time", "seed", "family", "mode"), np.stack([p["singular_value"] for p in parts], axis=1)),
+            "singular_value": (
+                ("time", "seed", "family", "mode"),
+                np.stack([p["singular_value"] for p in parts], axis=1),
+            ),
             "loss": (("time", "seed"), np.stack([p["loss"] for p in parts], axis=1)),
         },
         clock,

@@ -43,7 +43,8 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     tasks = [design(settings["dim"], settings["samples"], settings["factors"], seed) for seed in seeds]
     facts = [_facts(model, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
     foreseen = predict(model, tasks[0], Incremental(), seed=seeds[0])
-    clock = np.linspace(0.0, 1.05 * float(foreseen["stage_time"][-1]), settings["points"])
+    first, last = (float(foreseen["stage_time"][i]) for i in (0, -1))
+    clock = np.concatenate([[0.0], np.geomspace(0.5 * first, 1.3 * last, settings["points"])])
     scale = log_alpha(settings["decades"])
     flow = simulate(model, tasks[0], Flow(scale), times=clock, seed=seeds[0])
     other = saddle_path(np.asarray(tasks[0].inputs), np.asarray(tasks[0].targets))

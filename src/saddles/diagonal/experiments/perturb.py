@@ -28,7 +28,8 @@ def perturbed_runs(settings: dict[str, Any], seed: int, noise: float, at_activat
 
     Args:
         noise: standard deviation of the perturbation of u and v.
-        at_activation: start where a coordinate has just exceeded 1e-5, else at random times after the first predicted stage.
+        at_activation: start where a coordinate has just exceeded 1e-5, else at random times after the
+            first predicted stage.
 
     Returns `beta` and `perturbed_beta` (time, start, coordinate), time in epochs after the perturbation, and
     `started` (start), the rescaled time of it.
@@ -75,10 +76,8 @@ def _pair(
     u, v = here.weights(np.zeros_like(shift))
     felt = np.maximum(np.abs(u), np.abs(v)) > NEGLIGIBLE
     moved = LogScale.from_weights(u + noise * draw.normal(size=u.shape), v + noise * draw.normal(size=v.shape))
-    there = LogScale(
-        *(np.where(felt, new, old) for new, old in
-          ((moved.log_p, here.log_p), (moved.log_q, here.log_q), (moved.sign_p, here.sign_p), (moved.sign_q, here.sign_q)))
-    )  # fmt: skip
+    names = ("log_p", "log_q", "sign_p", "sign_q")
+    there = LogScale(*(np.where(felt, getattr(moved, name), getattr(here, name)) for name in names))
     paths = [follow(risk.force, risk.columns, c, clock[-1], times=clock) for c in (here, there)]
     return here.beta(paths[0].shifts), there.beta(paths[1].shifts)
 
@@ -104,11 +103,17 @@ def run_seeds(settings: dict[str, Any], context: Any, noise: float, at_activatio
 
 
 def distances(trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
-    """‖perturbed − unperturbed‖ / ‖unperturbed‖ at the start and, as the median over the last quarter, at the end.
+    """‖perturbed − unperturbed‖ / ‖unperturbed‖ at the start and, as a median over the second half, at the end.
 
-    The median leaves out passing transitions, which the perturbation may shift a little in time.
+    Instants in a transition of either run are left out, because the noise may shift it a little in time: there the
+    weights move by more than 1e-4 of their norm an epoch. NaN where no instant is left.
     """
-    gap = np.linalg.norm((trajectory["perturbed_beta"] - trajectory["beta"]).values, axis=2)
-    size = np.linalg.norm(trajectory["beta"].values, axis=2)
-    ratio = gap / np.maximum(size, 1e-12)
-    return ratio[0], np.median(ratio[-max(1, len(ratio) // 4) :], axis=0)
+    rows = [trajectory[name].transpose("time", "start", "coordinate").values for name in ("beta", "perturbed_beta")]
+    size = np.maximum(np.linalg.norm(rows[0], axis=2), 1e-12)
+    ratio = np.linalg.norm(rows[1] - rows[0], axis=2) / size
+    spacing = np.diff(trajectory["time"].values)[:, None]
+    moves = np.maximum(*(np.linalg.norm(np.diff(row, axis=0), axis=2) for row in rows)) / spacing / size[1:]
+    half = len(ratio) // 2
+    rest = moves[half - 1 :] <= 1e-4
+    last = [np.median(ratio[half:, i][rest[:, i]]) if rest[:, i].any() else np.nan for i in range(ratio.shape[1])]
+    return ratio[0], np.array(last)

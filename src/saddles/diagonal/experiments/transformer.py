@@ -100,14 +100,15 @@ def _curves(alike: Any, broken: Any, settings: dict[str, Any], seed: int) -> Tra
     for name, model in (("symmetric", alike), ("broken", broken)):
         task = TeacherStudent(model, settings["samples"], settings["tokens"], seed)
         foreseen = predict(model, task, Incremental(settings["stages"] + 1), seed=seed)
-        end = float(foreseen["stage_time"][-1])
+        edges = np.unique(foreseen["stage_time"].values)
+        end = float(edges[-2:].mean())
         flow = simulate(model, task, Flow(scale), times=clock * end, seed=seed)
         variables[f"{name}_beta"] = (("time", "coordinate"), flow["beta"].values)
         variables[f"{name}_loss"] = (("time",), flow["loss"].values)
         variables[f"{name}_end"] = ((), end)
-        variables[f"{name}_stage_time"] = (("stage",), foreseen["stage_time"].values[: settings["stages"] + 1])
+        variables[f"{name}_stage_time"] = (("stage",), foreseen["stage_time"].values[: settings["stages"]])
     return make_trajectory(
-        variables, clock, unit="rescaled time over that of the last stage",
+        variables, clock, unit="rescaled time over `symmetric_end` or `broken_end`",
         coords={"family": ("coordinate", np.array(alike.families))}, lab="diagonal", model=alike,
         kind="simulated and predicted",
     )  # fmt: skip
