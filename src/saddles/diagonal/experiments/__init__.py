@@ -9,12 +9,12 @@ PAPER = "boix2023rank"
 _ALPHAS: dict[str, Any] = {"decades": [1, 2, 4, 8, 16, 32], "tokens": 10}
 _CURVES: dict[str, dict[str, Any]] = {
     "tiny": _ALPHAS
-    | {"decades": [2, 8, 32], "dim": 5, "samples": 60, "tokens": 5, "stages": 5, "until": 1e9, "points": 201},
+    | {"decades": [4, 32], "dim": 5, "samples": 60, "tokens": 5, "stages": 5, "until": 1e9, "points": 201},
     "laptop": _ALPHAS | {"dim": 10, "samples": 200, "stages": 12, "until": 1e9, "points": 401},
     "paper": _ALPHAS | {"dim": 50, "samples": 1000, "stages": 150, "until": 1500.0, "points": 1201},
 }
 _ORDER: dict[str, dict[str, Any]] = {
-    "tiny": {"order_dim": 5, "order_samples": 60, "order_stages": 4, "deep": [32, 1000], "seeds": 2},
+    "tiny": {"order_dim": 5, "order_samples": 60, "order_stages": 3, "deep": [32, 1000], "seeds": 2},
     "laptop": {"order_dim": 10, "order_samples": 200, "order_stages": 10, "deep": [32, 180, 1000], "seeds": 3},
     "paper": {"order_dim": 20, "order_samples": 400, "order_stages": 10, "deep": [32, 100, 316, 1000], "seeds": 20},
 }

@@ -1,7 +1,8 @@
 """Figure 10: Assumption 4.4. Weights perturbed on a plateau return.
 
 Claim and threshold: noise of standard deviation 0.05 on each weight moves β by about a tenth of itself; "return"
-asks that after 1,000 epochs the relative distance has fallen to a tenth of what the perturbation made it.
+asks that on the plateaus of the second 500 of 1,000 epochs the relative distance has fallen to a tenth of what the
+perturbation made it.
 """
 
 from typing import Any
@@ -28,7 +29,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     seen = np.isfinite(last)
     return [
         check(
-            "Perturbed weights return to the unperturbed ones: distance on the plateaus of the second 500 epochs over the first",
+            "Perturbed weights return to the unperturbed ones: "
+            "distance on the plateaus of the second 500 epochs over the first",
             paper="boix2023rank",
             where="Figure 10, Assumption 4.4",
             values=last[seen] / first[seen],

@@ -8,8 +8,8 @@ Claims and their thresholds:
 - *The tie.* Algorithm 1 finds at least H coordinates with the same Δ at the first stage.
 - *Together.* In the flow the tied coordinates rise together at every α: their times differ by no more than
   their starts allow, 2 max|log p₀, q₀|/log(1/α) relative.
-- *Flat.* The tied coordinates share one strict minimum of their sum only: the smallest curvature (Assumption 4.4)
-  is zero to 1e-8 of the largest.
+- *No strict minimum.* The loss sees heads of a layer through their sum, a flat direction; across two tied layers
+  the symmetric path may even end at a saddle. The smallest curvature (Assumption 4.4) is at most 1e-8 of the largest.
 - *Broken symmetry* (an initial exponent for each head): one coordinate a stage, so at most one head's rank grows.
 - *The flow then agrees* with the predicted coordinate and sign at every stage whose margin exceeds what the
   start can reverse (as in figure-2).
@@ -137,7 +137,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         ),
         judge(
             "Assumption 4.4 fails at the tie: smallest over largest curvature on the support",
-            values=np.abs(trajectory["curvature"].isel(decade=0).values),
+            values=trajectory["curvature"].isel(decade=0).values,
             relation="<=",
             threshold=1e-8,
         ),
