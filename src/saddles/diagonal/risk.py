@@ -1,6 +1,7 @@
 """The loss L(β) of a model on a task, its gradient and Hessian columns, counted."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -28,20 +29,23 @@ class Mean(eqx.Module):
         return jnp.mean(jax.vmap(self.loss)(self.output(parameters, inputs), targets))
 
 
-@eqx.filter_jit
-def _descend(mean: Mean, parameters: Any) -> Any:
-    value, slope = jax.value_and_grad(lambda p: mean(p))(parameters)
-    return value, -slope
+@lru_cache(maxsize=32)
+def _compiled(output: Any, loss: Any) -> tuple[Any, Any, Any]:
+    """(L, ∇L), a Hessian-vector product and many L, compiled once for each h and loss.
 
+    Plain `jax.jit` on arrays: the solver calls these thousands of times and waits for each.
+    """
 
-@eqx.filter_jit
-def _column(mean: Mean, beta: Any, direction: Any) -> Any:
-    return jax.jvp(jax.grad(lambda b: mean(b)), (beta,), (direction,))[1]
+    def value(beta: Any, inputs: Any, targets: Any) -> Any:
+        return Mean(inputs, targets, output, loss)(beta)
 
+    def column(beta: Any, direction: Any, inputs: Any, targets: Any) -> Any:
+        return jax.jvp(lambda b: jax.grad(value)(b, inputs, targets), (beta,), (direction,))[1]
 
-@eqx.filter_jit
-def _values(mean: Mean, betas: Any) -> Any:
-    return jax.lax.map(lambda b: mean(b), betas)
+    def values(betas: Any, inputs: Any, targets: Any) -> Any:
+        return jax.lax.map(lambda b: value(b, inputs, targets), betas)
+
+    return jax.jit(jax.value_and_grad(value)), jax.jit(column), jax.jit(values)
 
 
 @dataclass(eq=False)
@@ -60,6 +64,13 @@ class Risk:
     size: int
     counts: Counts = field(default_factory=Counts)
 
+    @property
+    def _run(self) -> tuple[Any, Any, Any]:
+        return _compiled(self.mean.output, self.mean.loss)
+
+    def _cast(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values, dtype=self.mean.inputs.dtype)
+
     def force(self, beta: np.ndarray) -> np.ndarray:
         """g(β) = −∇L(β)."""
         return self.both(beta)[1]
@@ -67,19 +78,18 @@ class Risk:
     def both(self, beta: np.ndarray) -> tuple[float, np.ndarray]:
         """L(β) and g(β) = −∇L(β)."""
         self.counts.gradients += 1
-        value, force = _descend(self.mean, jnp.asarray(beta, dtype=self.mean.inputs.dtype))
-        return float(value), np.asarray(force, dtype=float)
+        value, slope = self._run[0](self._cast(beta), self.mean.inputs, self.mean.targets)
+        return float(value), -np.asarray(slope, dtype=float)
 
     def losses(self, betas: np.ndarray) -> np.ndarray:
         """L of many β, shape (time, coordinate) -> (time,); values only, no gradients."""
-        return np.asarray(_values(self.mean, jnp.asarray(betas, dtype=self.mean.inputs.dtype)), dtype=float)
+        return np.asarray(self._run[2](self._cast(betas), self.mean.inputs, self.mean.targets), dtype=float)
 
     def columns(self, beta: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Columns of the Hessian ∇²L(β), shape (coordinate, chosen): one product each."""
         self.counts.products += len(chosen)
-        here = jnp.asarray(beta, dtype=self.mean.inputs.dtype)
-        unit = np.eye(self.size)
-        found = [np.asarray(_column(self.mean, here, jnp.asarray(unit[i], dtype=here.dtype))) for i in chosen]
+        here, unit, data = self._cast(beta), self._cast(np.eye(self.size)), (self.mean.inputs, self.mean.targets)
+        found = [np.asarray(self._run[1](here, unit[i], *data)) for i in chosen]
         return np.stack(found, axis=1).astype(float) if found else np.zeros((self.size, 0))
 
 

@@ -67,7 +67,7 @@ def figure_8_9(trajectory: xr.Dataset) -> Figure:
             axis.set_xlabel("t / log(1/α)")
         axes[0, 0].plot([], [], color=COLOURS[0], label="gradient flow")
         axes[0, 0].plot([], [], **THEORY | {"linewidth": 0.8}, label="Algorithm 1, α → 0")
-        axes[0, 0].legend(loc="best")
+        axes[0, 0].legend(loc="lower left")
     return figure
 
 
@@ -91,7 +91,7 @@ def linear(trajectory: xr.Dataset) -> Figure:
         first = float(trajectory["stage_time"][0])
         for axis in (left, right):
             axis.set_xlim(0.8 * first, clock[-1])
-        left.legend(loc="lower left")
+        left.legend(loc="upper left")
         right.plot(clock, trajectory["loss"], color=COLOURS[0], **MEASURED)
         right.set(xlabel="rescaled time t / log(1/α)", ylabel="loss", yscale="log", xscale="log", title="Loss",
                   ylim=(1e-6 * float(trajectory["loss"][0]), 2 * float(trajectory["loss"][0])))  # fmt: skip
@@ -128,8 +128,10 @@ def transformer(trajectory: xr.Dataset) -> Figure:
             axis.set(xlabel="rescaled time t / log(1/α)", title=f"{_alpha(decades)}, {words}")
         axes[0, 0].plot([], [], color=GREY, linewidth=1, label="entries of W_K W_Qᵀ")
         axes[0, 0].plot([], [], linestyle="", marker="|", color=INK, label="predicted stages")
-        axes[0, 0].set_ylabel("entries of W_V W_Oᵀ")
-        axes[0, 0].legend(loc="upper left")
+        axes[0, 0].set(ylabel="entries of W_V W_Oᵀ (linear below 0.1, then logarithmic)")
+        for axis in axes[0]:
+            axis.set_yscale("symlog", linthresh=0.1, linscale=0.5)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return figure
 
 

@@ -14,7 +14,7 @@ _CURVES: dict[str, dict[str, Any]] = {
     "paper": _ALPHAS | {"dim": 50, "samples": 1000, "stages": 150, "until": 1500.0, "points": 1201},
 }
 _ORDER: dict[str, dict[str, Any]] = {
-    "tiny": {"order_dim": 5, "order_samples": 60, "order_stages": 3, "deep": [32, 1000], "seeds": 2},
+    "tiny": {"order_dim": 5, "order_samples": 60, "order_stages": 3, "deep": [32, 1000], "seeds": 1},
     "laptop": {"order_dim": 10, "order_samples": 200, "order_stages": 10, "deep": [32, 180, 1000], "seeds": 3},
     "paper": {"order_dim": 20, "order_samples": 400, "order_stages": 10, "deep": [32, 100, 316, 1000], "seeds": 20},
 }
@@ -79,7 +79,7 @@ EXPERIMENTS = [
     _experiment(
         "linear",
         "The linear diagonal network: Algorithm 1 equals the constrained least-squares path",
-        tiny=Size(4, {"dim": 8, "samples": 16, "factors": 3, "decades": 100, "points": 201, "seeds": 3}),
+        tiny=Size(4, {"dim": 8, "samples": 16, "factors": 3, "decades": 100, "points": 201, "seeds": 2}),
         laptop=Size(30, {"dim": 20, "samples": 40, "factors": 5, "decades": 300, "points": 1201, "seeds": 10}),
         paper=Size(120, {"dim": 40, "samples": 80, "factors": 8, "decades": 1000, "points": 2001, "seeds": 20}),
     ),
@@ -87,7 +87,7 @@ EXPERIMENTS = [
         "transformer",
         "Two layers of two heads: tied by symmetry, one head at a time when it is broken",
         tiny=Size(
-            5, _HEADS | {"dim": 3, "samples": 40, "tokens": 4, "stages": 3, "decades": [30], "seeds": 1, "points": 121}
+            5, _HEADS | {"dim": 2, "samples": 30, "tokens": 3, "stages": 2, "decades": [30], "seeds": 1, "points": 61}
         ),
         laptop=Size(
             50, _HEADS | {"dim": 4, "samples": 60, "tokens": 5, "stages": 4, "decades": [30, 1300], "seeds": 2}
@@ -114,7 +114,7 @@ EXPERIMENTS = [
     _experiment(
         "full-head",
         "A head with full matrices: singular values rise one at a time",
-        tiny=Size(5, {"dim": 4, "samples": 60, "tokens": 4, "decades": 3, "until": 60.0, "points": 121, "seeds": 1}),
+        tiny=Size(5, {"dim": 3, "samples": 40, "tokens": 4, "decades": 2, "until": 40.0, "points": 81, "seeds": 1}),
         laptop=Size(
             45, {"dim": 8, "samples": 200, "tokens": 6, "decades": 5, "until": 150.0, "points": 301, "seeds": 3}
         ),
