@@ -114,7 +114,7 @@ EXPERIMENTS = [
     _experiment(
         "full-head",
         "A head with full matrices: singular values rise one at a time",
-        tiny=Size(5, {"dim": 3, "samples": 40, "tokens": 4, "decades": 2, "until": 40.0, "points": 81, "seeds": 1}),
+        tiny=Size(5, {"dim": 4, "samples": 40, "tokens": 4, "decades": 2, "until": 60.0, "points": 81, "seeds": 1}),
         laptop=Size(
             45, {"dim": 8, "samples": 200, "tokens": 6, "decades": 5, "until": 150.0, "points": 301, "seeds": 3}
         ),

@@ -70,7 +70,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             "when one is at half of its own",
             paper="boix2023rank",
             where=f"paper 001, Figure 2 {panel}",
-            values=[max(_next(one[i])) for one in values],
+            values=[max(_next(one[i])) for one in values if _next(one[i])],
             relation="<=",
             threshold=0.5,
             size=size,

@@ -93,7 +93,7 @@ def _by_layer(model: DiagonalTransformer, tied: np.ndarray) -> list[np.ndarray]:
 
 
 def _apart(seen: xr.Dataset, group: np.ndarray) -> float:
-    """Relative spread of the first activations of a layer's tied heads; 0 where none, ∞ where only some became active."""
+    """Relative spread of the first activations of a layer's tied heads; 0 where none, ∞ where only some rose."""
     coordinate = seen["stage_coordinate"].values
     times = [seen["stage_time"].values[coordinate == one][0] for one in group if (coordinate == one).any()]
     if not times:
