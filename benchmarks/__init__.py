@@ -1,0 +1,1 @@
+"""Timings: each against a plain implementation in the same run, reported as ratios."""
