@@ -45,7 +45,7 @@ def explicit(
     with np.errstate(all="ignore"):
         found = solve_ivp(
             lambda t, s: risk.force(np.clip(coords.beta(s), -1e30, 1e30)), (0, until * scale), np.zeros(coords.size),
-            rtol=0.0, atol=rtol, method="RK45",
+            rtol=1e-13, atol=rtol, method="RK45",
         )  # fmt: skip
     return risk.counts.gradients, coords.beta(found.y[:, -1])
 

@@ -69,7 +69,7 @@ def follow(
     """Follow the flow from S = `shift` at time 0 to `until`.
 
     Args:
-        force, columns: β -> (L, −∇L), and columns of ∇²L.
+        force, columns: β -> −∇L, and columns of ∇²L.
         until: end, in gradient time.
         times: when to save S, increasing; None saves the end of every step.
         tolerance: error of S a step or crossing; the relative error of β is twice that.
@@ -78,11 +78,7 @@ def follow(
     """
     began = clock.perf_counter()
     start = np.zeros(coordinates.size) if shift is None else np.asarray(shift, dtype=float)
-    stepper = Stepper(force, columns, coordinates, start, 0.0, tolerance)
-    first = np.array([int(np.argmax(np.abs(stepper.slope)))])
-    stepper.hessian.put(first, columns(coordinates.beta(start), first))
-    fastest = max(float(np.abs(stepper.slope).max()), 1e-300)
-    stepper.restart(0.0, start, stepper.slope, min(until, 1e-3 / fastest))
+    stepper = _ready(Stepper(force, columns, coordinates, start, 0.0, tolerance), until)
     log, wanted, status = _Log(), None if times is None else list(np.asarray(times, dtype=float)), FINISHED
     _save(log, wanted, stepper, lambda t: np.broadcast_to(start, (len(t), len(start))))
     with bar(title, max(until, 1e-300)) as progress:
@@ -116,6 +112,15 @@ def follow(
         status,
         clock.perf_counter() - began,
     )
+
+
+def _ready(stepper: Stepper, until: float) -> Stepper:
+    """Ask for the fastest coordinate's Hessian column, which sets the scale, and choose a first step."""
+    first = np.array([int(np.argmax(np.abs(stepper.slope)))])
+    stepper.hessian.put(first, stepper.columns(stepper.coordinates.beta(stepper.shift), first))
+    fastest = max(float(np.abs(stepper.slope).max()), 1e-300)
+    stepper.restart(0.0, stepper.shift, stepper.slope, min(until, 1e-3 / fastest))
+    return stepper
 
 
 def _save(
