@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from saddles.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from saddles.measures.activations import plateaus as plateaus
+    from saddles.measures.activations import stages as stages
     from saddles.measures.modes import alignment as alignment
     from saddles.measures.modes import crossing_time as crossing_time
     from saddles.measures.modes import gram_error as gram_error
@@ -22,6 +24,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "gram_error": "saddles.measures.modes",
         "invariant_drift": "saddles.measures.modes",
         "mode_state": "saddles.measures.modes",
+        "plateaus": "saddles.measures.activations",
         "stable_rank": "saddles.measures.spectra",
+        "stages": "saddles.measures.activations",
     },
 )

@@ -1,0 +1,90 @@
+"""What the plateau-crossing flow costs on the toy head, in gradients and Hessian-vector products.
+
+    python -m benchmarks.diagonal [--samples 1000] [--until 1500] [--explicit]
+
+Counts do not depend on the machine; times do. Limits (issue "Lab diagonal"): at α = 1e-32 four times fewer
+than a plain adaptive explicit solver; growth ≤ 3 from 1e-16 to 1e-128 and ≤ 1.3 from 1e-128 to 1e-1000; ≤ 100 a stage.
+"""
+
+import argparse
+import time
+
+import numpy as np
+from scipy.integrate import solve_ivp
+
+from saddles.core.coordinates import LogScale
+from saddles.core.provenance import machine
+from saddles.core.verbs import simulate
+from saddles.diagonal import AttentionHead, Flow, TeacherStudent
+from saddles.diagonal.risk import risk_of
+from saddles.measures import stages
+
+DECADES = (16, 32, 128, 1000)
+
+
+def operations(samples: int, tokens: int, dim: int) -> float:
+    """Multiplications and additions that a gradient of the head needs: five products of n×n×d a sample."""
+    return 5 * 2.0 * samples * tokens**2 * dim
+
+
+def one_gradient(model: AttentionHead, task: TeacherStudent) -> float:
+    risk = risk_of(model, task)
+    risk.force(task.truth)
+    began = time.perf_counter()
+    for _ in range(20):
+        risk.force(task.truth)
+    return (time.perf_counter() - began) / 20
+
+
+def explicit(
+    model: AttentionHead, task: TeacherStudent, decades: int, until: float, rtol: float
+) -> tuple[int, np.ndarray]:
+    """Gradients of an explicit adaptive solver (Dormand–Prince 5) in the same coordinates, and its last β."""
+    risk, scale = risk_of(model, task), decades * np.log(10)
+    coords = LogScale.from_weights(*model.start(0), -scale)
+    with np.errstate(all="ignore"):
+        found = solve_ivp(
+            lambda t, s: risk.force(np.clip(coords.beta(s), -1e30, 1e30)), (0, until * scale), np.zeros(coords.size),
+            rtol=1e-13, atol=rtol, method="RK45",
+        )  # fmt: skip
+    return risk.counts.gradients, coords.beta(found.y[:, -1])
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--samples", type=int, default=1000)
+    options.add_argument("--dim", type=int, default=50)
+    options.add_argument("--until", type=float, default=1500.0)
+    options.add_argument("--explicit", action="store_true", help="also run the explicit solver at 1e-32 (long)")
+    asked = options.parse_args()
+    model = AttentionHead(asked.dim)
+    task = TeacherStudent(model, asked.samples, 10, seed=0)
+    spent = one_gradient(model, task)
+    work = operations(asked.samples, 10, asked.dim)
+    print(machine())
+    print(f"one gradient: {1e3 * spent:.2f} ms, {work / 1e6:.0f} Mflop needed, {work / spent / 1e9:.2f} Gflop/s")
+    totals = {}
+    for decades in DECADES:
+        flow = simulate(model, task, Flow(-decades * np.log(10), until=asked.until))
+        count = stages(flow).sizes["stage"]
+        total = totals[decades] = flow.attrs["gradient_evaluations"] + flow.attrs["hessian_products"]
+        print(
+            f"1e-{decades}: {flow.attrs['gradient_evaluations']} gradients, {flow.attrs['hessian_products']} products, "
+            f"{count} stages, {total / max(count, 1):.0f} a stage, {flow.attrs['plateaus_crossed']} plateaus crossed, "
+            f"{flow.attrs['wall_time_s']:.1f} s, {flow.attrs['status']}",
+            flush=True,
+        )
+    print(f"growth 1e-16 to 1e-128: {totals[128] / totals[16]:.2f} (≤ 3)")
+    print(f"growth 1e-128 to 1e-1000: {totals[1000] / totals[128]:.2f} (≤ 1.3)")
+    if asked.explicit:
+        count, end = explicit(model, task, 32, asked.until, 1e-5)
+        tight = simulate(model, task, Flow(-32 * np.log(10), tolerance=1e-8), times=[asked.until])["beta"].values[-1]
+        mine = simulate(model, task, Flow(-32 * np.log(10)), times=[asked.until])["beta"].values[-1]
+        print(f"explicit at 1e-32: {count} gradients, {count / totals[32]:.1f} times as many (≥ 4)")
+        print(
+            f"error of the last β: explicit {np.abs(end - tight).max():.2g}, crossing {np.abs(mine - tight).max():.2g}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Networks h(x; u ⊙ v), learned one coordinate at a time (Boix-Adserà et al.: gradual rank increase)."""
+
+from typing import TYPE_CHECKING
+
+from saddles.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from saddles.diagonal.assumptions import check_assumptions as check_assumptions
+    from saddles.diagonal.method import Descent as Descent
+    from saddles.diagonal.method import Flow as Flow
+    from saddles.diagonal.model import AttentionHead as AttentionHead
+    from saddles.diagonal.model import Diagonal as Diagonal
+    from saddles.diagonal.model import DiagonalTransformer as DiagonalTransformer
+    from saddles.diagonal.model import FullHead as FullHead
+    from saddles.diagonal.model import LinearDiagonal as LinearDiagonal
+    from saddles.diagonal.task import Supervised as Supervised
+    from saddles.diagonal.task import TeacherStudent as TeacherStudent
+    from saddles.diagonal.task import cross_entropy as cross_entropy
+    from saddles.diagonal.task import squared_error as squared_error
+    from saddles.diagonal.theory import Incremental as Incremental
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "AttentionHead": "saddles.diagonal.model",
+        "Descent": "saddles.diagonal.method",
+        "Diagonal": "saddles.diagonal.model",
+        "DiagonalTransformer": "saddles.diagonal.model",
+        "Flow": "saddles.diagonal.method",
+        "FullHead": "saddles.diagonal.model",
+        "Incremental": "saddles.diagonal.theory",
+        "LinearDiagonal": "saddles.diagonal.model",
+        "Supervised": "saddles.diagonal.task",
+        "TeacherStudent": "saddles.diagonal.task",
+        "check_assumptions": "saddles.diagonal.assumptions",
+        "cross_entropy": "saddles.diagonal.task",
+        "squared_error": "saddles.diagonal.task",
+    },
+)

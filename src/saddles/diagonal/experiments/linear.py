@@ -1,0 +1,130 @@
+"""The linear diagonal network: Algorithm 1 against an independent solution, exits from the support included.
+
+Claims and their thresholds: both are exact up to their solvers, so coordinate, sign and support size must be equal
+at every stage, and times agree to 1e-6, the accuracy at which rests are found (forces zero to 1e-9 of the first)
+times the number of stages over which it adds up. Correlated inputs are used because they make coordinates leave the
+support: at least one must, over all seeds, or the comparison would not test it.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from saddles.core.claim import Claim, check
+from saddles.core.experiment import Context
+from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.core.verbs import predict, simulate
+from saddles.diagonal.experiments.agreement import log_alpha
+from saddles.diagonal.method import Flow
+from saddles.diagonal.model import LinearDiagonal
+from saddles.diagonal.quadratic import saddle_path
+from saddles.diagonal.task import Supervised
+from saddles.diagonal.theory import Incremental
+from saddles.figures.diagonal import linear as figure
+
+__all__ = ["claims", "figure", "run"]
+
+PAPER = "boix2023rank"
+
+
+def design(dim: int, samples: int, factors: int, seed: int) -> Supervised:
+    """Inputs with a few common factors, x = F z + 0.3 noise, and targets from a dense Gaussian teacher."""
+    draw = np.random.default_rng([seed, 38])
+    inputs = draw.normal(size=(samples, factors)) @ draw.normal(size=(factors, dim))
+    inputs += 0.3 * draw.normal(size=(samples, dim))
+    return Supervised(inputs, inputs @ draw.normal(size=dim))
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """Both roads for several designs, and the flow of the first."""
+    seeds = context.seeds(settings["seeds"])
+    model = LinearDiagonal(settings["dim"])
+    tasks = [design(settings["dim"], settings["samples"], settings["factors"], seed) for seed in seeds]
+    facts = [_facts(model, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
+    foreseen = predict(model, tasks[0], Incremental(), seed=seeds[0])
+    first, last = (float(foreseen["stage_time"][i]) for i in (0, -1))
+    clock = np.concatenate([[0.0], np.geomspace(0.5 * first, 1.3 * last, settings["points"])])
+    scale = log_alpha(settings["decades"])
+    flow = simulate(model, tasks[0], Flow(scale), times=clock, seed=seeds[0])
+    other = saddle_path(np.asarray(tasks[0].inputs), np.asarray(tasks[0].targets))
+    edges = np.concatenate([[0.0], other["stage_time"].values])
+    rows = np.concatenate([np.zeros((1, settings["dim"])), other["stage_beta"].values])
+    variables: dict[str, Any] = {
+        "beta": (("time", "coordinate"), flow["beta"].values),
+        "loss": (("time",), flow["loss"].values),
+        "predicted_beta": (("time", "coordinate"), _step(foreseen["time"].values, foreseen["beta"].values, clock)),
+        "independent_beta": (("time", "coordinate"), _step(edges, rows, clock)),
+        "stage_time": (("stage",), foreseen["stage_time"].values),
+    }
+    variables |= {name: (("seed",), [fact[name] for fact in facts]) for name in facts[0]}
+    whole = make_trajectory(
+        variables, clock, unit="rescaled time, t / log(1/α)", coords={"seed": seeds}, lab="diagonal", model=model,
+        kind="simulated and predicted", status=flow.attrs["status"],
+    )  # fmt: skip
+    whole.attrs["decades"] = settings["decades"]
+    return whole
+
+
+def _step(edges: np.ndarray, rows: np.ndarray, clock: np.ndarray) -> np.ndarray:
+    return rows[np.searchsorted(edges, clock, side="right") - 1]
+
+
+def _facts(model: LinearDiagonal, task: Supervised, seed: int) -> dict[str, float]:
+    mine = predict(model, task, Incremental(200), seed=seed)
+    other = saddle_path(np.asarray(task.inputs), np.asarray(task.targets), 200)
+    equal = mine.sizes["stage"] == other.sizes["stage"]
+    names = ("stage_coordinate", "stage_sign", "support_size")
+    same = equal and all((mine[name].values == other[name].values).all() for name in names)
+    gaps = [np.inf, np.inf]
+    if same:
+        times, betas = other["stage_time"].values, other["stage_beta"].values
+        gaps = [
+            float(np.abs(mine["stage_time"].values / times - 1).max()),
+            float(np.abs(mine["stage_beta"].values - betas).max() / np.abs(betas).max()),
+        ]
+    again = other.sizes["stage"] - len(np.unique(other["stage_coordinate"].values))
+    return {
+        "same": float(same),
+        "time_gap": gaps[0],
+        "beta_gap": gaps[1],
+        "exits": float(mine["stage_left"].sum()),
+        "returns": float(again),
+        "stages": float(other.sizes["stage"]),
+    }
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge equality of the two roads."""
+    judge = partial(
+        check, paper=PAPER, where="Algorithm 1 and footnote 2", size=size, sizes=("tiny", "laptop", "gpu", "paper")
+    )
+    stages, exits = int(trajectory["stages"].sum()), int(trajectory["exits"].sum())
+    returns = int(trajectory["returns"].sum())
+    return [
+        judge(
+            "Algorithm 1 and the constrained least-squares path have the same coordinates, signs and support sizes "
+            f"({stages} stages, {exits} exits, {returns} returns): 1 where all are equal",
+            values=trajectory["same"].values,
+            relation=">=",
+            threshold=1.0,
+        ),
+        judge(
+            "Their stage times are equal: largest relative difference",
+            values=trajectory["time_gap"].values,
+            relation="<=",
+            threshold=1e-6,
+        ),
+        judge(
+            "Their weights are equal at every stage: largest difference over the largest weight",
+            values=trajectory["beta_gap"].values,
+            relation="<=",
+            threshold=1e-6,
+        ),
+        judge(
+            "Coordinates leave the support (the comparison covers it): exits over all seeds",
+            values=float(exits),
+            relation=">=",
+            threshold=1.0,
+        ),
+    ]

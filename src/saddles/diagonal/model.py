@@ -1,0 +1,346 @@
+"""Networks that see their weights only through β = u ⊙ v, and one that does not."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import saddles.core.float64  # noqa: F401
+from saddles.core.errors import SaddlesError
+
+Beta = Float[Array, " coordinate"]
+Sequences = Float[Array, "sample token dim"]
+
+
+class Network(ABC):
+    """f(x; u, v) = h(x; u ⊙ v) (paper, Definition 3.1): a smooth h and a draw of u₀, v₀."""
+
+    @property
+    @abstractmethod
+    def coordinates(self) -> int:
+        """The length of β."""
+
+    @abstractmethod
+    def output(self, beta: Beta, inputs: Any) -> Any:
+        """H of a whole batch, samples first."""
+
+    def canonical(self) -> "Network":
+        """One instance for all models of the same h, so that compiled code is shared between them."""
+        return self
+
+    @property
+    def families(self) -> list[str]:
+        """The name of the matrix each coordinate is a diagonal entry of."""
+        return ["weight"] * self.coordinates
+
+    @property
+    def powers(self) -> np.ndarray:
+        """The exponents a of the initial scale α^a, one a coordinate."""
+        return np.ones(self.coordinates)
+
+    def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
+        """Gaussian inputs of this model's shape."""
+        raise SaddlesError.about(
+            f"{type(self).__name__} came to TeacherStudent",
+            "the shape of its inputs is not known",
+            "use Supervised with inputs of your own",
+        )
+
+    def teach(self, draw: np.random.Generator) -> np.ndarray:
+        """A teacher's β: the product of two standard Gaussian vectors."""
+        return draw.normal(size=self.coordinates) * draw.normal(size=self.coordinates)
+
+    def start(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """u₀ and v₀, i.i.d. N(0, 1) unless the model was given `weights`."""
+        given = getattr(self, "weights", None)
+        if given is not None:
+            u, v = (np.asarray(part, dtype=float) for part in given)
+            if u.shape != (self.coordinates,) or v.shape != (self.coordinates,):
+                raise SaddlesError.about(
+                    f"weights of shapes {u.shape} and {v.shape} came",
+                    f"this model has {self.coordinates} coordinates",
+                    "give two vectors of that length",
+                )
+            return u, v
+        draw = np.random.default_rng([seed, 33])
+        return draw.normal(size=self.coordinates), draw.normal(size=self.coordinates)
+
+
+@lru_cache
+def _shared(kind: Callable[..., Network], *sizes: int) -> Network:
+    return kind(*sizes)
+
+
+def _check_size(value: int, name: str) -> None:
+    if int(value) != value or value < 1:
+        raise SaddlesError.about(f"{name}={value!r} came", "a whole number of at least 1 is needed", "try 50")
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Network):
+    """A user's network.
+
+    Args:
+        function: h(β, batch), a twice differentiable JAX function of a whole batch (Definition 3.1
+            excludes the ReLU).
+        size: the length of β.
+        weights: u₀ and v₀ instead of a draw.
+        exponents: the initial scale of coordinate i is α^a_i; one number or one a coordinate.
+    """
+
+    function: Callable[[Any, Any], Any]
+    size: int
+    weights: tuple[Any, Any] | None = field(default=None, repr=False)
+    exponents: Any = 1.0
+
+    def __post_init__(self) -> None:
+        _check_size(self.size, "size")
+
+    @property
+    def coordinates(self) -> int:
+        return self.size
+
+    @property
+    def powers(self) -> np.ndarray:
+        return _spread(self.exponents, self.size)
+
+    def output(self, beta: Beta, inputs: Any) -> Any:
+        return self.function(beta, inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearDiagonal(Network):
+    """The linear diagonal network: f(x) = Σ u_i v_i x_i.
+
+    Args:
+        dim: number of inputs and of coordinates.
+        weights, exponents: as in `Diagonal`.
+    """
+
+    dim: int
+    weights: tuple[Any, Any] | None = field(default=None, repr=False)
+    exponents: Any = 1.0
+
+    def __post_init__(self) -> None:
+        _check_size(self.dim, "dim")
+
+    @property
+    def coordinates(self) -> int:
+        return self.dim
+
+    @property
+    def powers(self) -> np.ndarray:
+        return _spread(self.exponents, self.dim)
+
+    def canonical(self) -> Network:
+        return _shared(LinearDiagonal, self.dim)
+
+    def output(self, beta: Beta, inputs: Float[Array, "sample dim"]) -> Float[Array, " sample"]:
+        return inputs @ beta
+
+    def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
+        return draw.normal(size=(samples, self.dim))
+
+
+def attend(states: Sequences, key_query: Array, value_output: Array, offset: Any = None) -> Sequences:
+    """smax(X diag(k) Xᵀ + offset) X diag(o), the softmax over each row: (1) with diagonal weights."""
+    logits = jnp.einsum("snd,smd->snm", states * key_query[None, None, :], states)
+    if offset is not None:
+        logits = logits + offset[None, :, :]
+    return jnp.einsum("snm,smd->snd", jax.nn.softmax(logits, axis=-1), states) * value_output[None, None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionHead(Network):
+    """One attention head with diagonal weights: smax(X diag(k) Xᵀ) X diag(o), β = [k, o].
+
+    k = w_K ⊙ w_Q are the entries of W_K W_Qᵀ and o = w_V ⊙ w_O those of W_V W_Oᵀ. No mask and no 1/√d.
+
+    Args:
+        dim: d; β has 2d coordinates.
+        weights, exponents: as in `Diagonal`.
+    """
+
+    dim: int
+    weights: tuple[Any, Any] | None = field(default=None, repr=False)
+    exponents: Any = 1.0
+
+    def __post_init__(self) -> None:
+        _check_size(self.dim, "dim")
+
+    @property
+    def coordinates(self) -> int:
+        return 2 * self.dim
+
+    @property
+    def powers(self) -> np.ndarray:
+        return _spread(self.exponents, self.coordinates)
+
+    @property
+    def families(self) -> list[str]:
+        return ["key_query"] * self.dim + ["value_output"] * self.dim
+
+    def canonical(self) -> Network:
+        return _shared(AttentionHead, self.dim)
+
+    def output(self, beta: Beta, inputs: Sequences) -> Sequences:
+        return attend(inputs, beta[: self.dim], beta[self.dim :])
+
+    def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
+        return draw.normal(size=(samples, tokens, self.dim))
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalTransformer(Network):
+    """The transformer of Example 3.2 with diagonal attention weights, only these trained.
+
+        Z̃_ℓ = Z_{ℓ−1} + Σ_i smax(Z diag(k_{ℓi}) Zᵀ) Z diag(o_{ℓi}),   Z_ℓ = Z̃_ℓ + σ(Z̃_ℓ W_A) W_Bᵀ.
+
+    β lists, layer by layer and head by head, k then o: index ((ℓ H + i) 2 + which) d + entry.
+
+    Args:
+        dim, layers, heads: d, L and H.
+        feedforward: width of the frozen part, whose W_A and W_B have N(0, 1/d) and N(0, 1/width)
+            entries and σ = GELU; 0 leaves it out.
+        exponents: initial exponent of each head, (head,) or (layer, head): breaks the symmetry of heads.
+        offsets: frozen logits (head, token, token) or (layer, head, token, token): another way to break it.
+        seed: draws W_A and W_B.
+        weights: as in `Diagonal`.
+    """
+
+    dim: int
+    layers: int = 2
+    heads: int = 2
+    feedforward: int = 0
+    exponents: Any = 1.0
+    offsets: Any = field(default=None, repr=False)
+    seed: int = 0
+    weights: tuple[Any, Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "layers", "heads"):
+            _check_size(getattr(self, name), name)
+        if self.feedforward < 0:
+            raise SaddlesError.about(f"feedforward={self.feedforward!r} came", "a width is not negative", "use 0")
+
+    @property
+    def coordinates(self) -> int:
+        return 2 * self.dim * self.layers * self.heads
+
+    @property
+    def powers(self) -> np.ndarray:
+        a_head = np.broadcast_to(np.asarray(self.exponents, dtype=float), (self.layers, self.heads))
+        return np.repeat(a_head.ravel(), 2 * self.dim)
+
+    @property
+    def families(self) -> list[str]:
+        names = [
+            f"layer {layer} head {head} {family}"
+            for layer in range(self.layers)
+            for head in range(self.heads)
+            for family in ("key_query", "value_output")
+        ]
+        return [name for name in names for _ in range(self.dim)]
+
+    @cached_property
+    def frozen(self) -> tuple[np.ndarray, np.ndarray]:
+        """W_A and W_B of every layer, (layer, dim, feedforward) each."""
+        draw = np.random.default_rng([self.seed, 34])
+        shape = (self.layers, self.dim, self.feedforward)
+        return draw.normal(size=shape) / np.sqrt(self.dim), draw.normal(size=shape) / np.sqrt(max(self.feedforward, 1))
+
+    def canonical(self) -> Network:
+        if self.offsets is not None:
+            return self
+        return _shared(_transformer, self.dim, self.layers, self.heads, self.feedforward, self.seed)
+
+    def output(self, beta: Beta, inputs: Sequences) -> Sequences:
+        parts = beta.reshape(self.layers, self.heads, 2, self.dim)
+        states = inputs
+        for layer in range(self.layers):
+            states = states + sum(
+                attend(states, parts[layer, head, 0], parts[layer, head, 1], self._offset(layer, head))
+                for head in range(self.heads)
+            )
+            if self.feedforward:
+                first, second = (jnp.asarray(block[layer]) for block in self.frozen)
+                states = states + jax.nn.gelu(states @ first, approximate=False) @ second.T
+        return states
+
+    def _offset(self, layer: int, head: int) -> Any:
+        if self.offsets is None:
+            return None
+        offsets = jnp.asarray(self.offsets)
+        return offsets[layer, head] if offsets.ndim == 4 else offsets[head]
+
+    def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
+        return draw.normal(size=(samples, tokens, self.dim))
+
+
+def _transformer(dim: int, layers: int, heads: int, feedforward: int, seed: int) -> DiagonalTransformer:
+    return DiagonalTransformer(dim, layers, heads, feedforward, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class FullHead:
+    """One attention head with full matrices W_K, W_Q, W_V, W_O in R^{d×d'}: (1) as it is.
+
+    It has no coordinates β; it is integrated or descended in its weights, stacked as
+    (matrix, dim, inner) in the order key, query, value, output.
+
+    Args:
+        dim: d.
+        inner: d'; None is d.
+        scale: standard deviation of a teacher's entries; None is d^{-1/2} d'^{-1/4}, at which the
+            entries of W_K W_Qᵀ are of order 1/d and the teacher's softmax is not saturated.
+    """
+
+    dim: int
+    inner: int | None = None
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_size(self.dim, "dim")
+        _check_size(self.width, "inner")
+
+    @property
+    def width(self) -> int:
+        """D'."""
+        return self.dim if self.inner is None else self.inner
+
+    def output(self, weights: Float[Array, "matrix dim inner"], inputs: Sequences) -> Sequences:
+        """smax(X W_K W_Qᵀ Xᵀ) X W_V W_Oᵀ."""
+        key, query, value, output = weights
+        logits = jnp.einsum("sni,smi->snm", inputs @ key, inputs @ query)
+        return jnp.einsum("snm,smi->sni", jax.nn.softmax(logits, axis=-1), inputs @ value) @ output.T
+
+    def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
+        """Gaussian sequences."""
+        return draw.normal(size=(samples, tokens, self.dim))
+
+    def teach(self, draw: np.random.Generator) -> np.ndarray:
+        """A teacher's four matrices, stacked."""
+        scale = self.dim**-0.5 * self.width**-0.25 if self.scale is None else self.scale
+        return scale * draw.normal(size=(4, self.dim, self.width))
+
+    def start(self, seed: int) -> np.ndarray:
+        """The four matrices before the factor α, i.i.d. N(0, 1), stacked."""
+        return np.random.default_rng([seed, 35]).normal(size=(4, self.dim, self.width))
+
+
+def _spread(exponents: Any, size: int) -> np.ndarray:
+    try:
+        powers = np.broadcast_to(np.asarray(exponents, dtype=float), (size,))
+    except ValueError as error:
+        raise SaddlesError.about(
+            f"exponents of shape {np.shape(exponents)} came", f"one number or {size} are needed", "check the length"
+        ) from error
+    if not (powers > 0).all():
+        raise SaddlesError.about(f"exponents {exponents!r} came", "they are positive", "1 is the paper's")
+    return powers
