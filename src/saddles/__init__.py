@@ -7,6 +7,7 @@ from saddles.core.lazy import lazy_exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from saddles import concepts as concepts
     from saddles import linear as linear
     from saddles import measures as measures
     from saddles.core.compare import compare as compare
@@ -21,6 +22,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "SaddlesError": "saddles.core.errors",
         "compare": "saddles.core.compare",
+        "concepts": "saddles.concepts",
         "linear": "saddles.linear",
         "load": "saddles.core.trajectory",
         "measures": "saddles.measures",
