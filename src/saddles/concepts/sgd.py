@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+import saddles.core.float64  # noqa: F401
 from saddles.concepts.model import MLP, OneLayer
 from saddles.concepts.task import Identity
 from saddles.concepts.watch import coordinates, test_loss

@@ -1,0 +1,81 @@
+"""Which concepts will not be learned, said before the run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saddles.concepts.model import SymmetricTwoLayer
+from saddles.concepts.task import Identity
+from saddles.concepts.theory import pivots
+from saddles.core.errors import SaddlesError
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What `failure` says; concepts are counted from 1.
+
+    `times` are the predicted gradient times at which w_pp passes ½ (infinity where W(0) has no
+    rank left for p); `lost` those later than the horizon; `never` those that no horizon helps.
+    """
+
+    horizon: float | None
+    times: tuple[float, ...]
+    lost: tuple[int, ...]
+    never: tuple[int, ...]
+
+    @property
+    def fails(self) -> bool:
+        """Whether any concept is lost."""
+        return bool(self.lost)
+
+    @property
+    def reason(self) -> str:
+        """One sentence."""
+        if not self.lost:
+            until = "in the end" if self.horizon is None else f"by time {self.horizon:g}"
+            return f"every concept is learned {until}"
+        late = [p for p in self.lost if p not in self.never]
+        parts = []
+        if self.never:
+            parts.append(f"{_named(self.never)} never, because W(0) is rank-deficient and the flow preserves rank")
+        if late:
+            when = ", ".join(f"{self.times[p - 1]:.4g}" for p in late)
+            parts.append(f"{_named(late)} only at time {when}, after the horizon {self.horizon:g}")
+        return "; ".join(parts)
+
+
+def failure(model: Any, task: Identity, horizon: float | None = None) -> Failure:
+    """Say from μ, σ and W(0) which major entries will not have grown (w_pp < ½) by a horizon.
+
+    Times come from the pivot law. A full-rank W(0) always escapes in the end, so failure is a
+    matter of the horizon, or of a rank-deficient start; with `horizon=None` only the latter is
+    found. Section E.3 of the paper describes such runs as trapped for ever.
+
+    Args:
+        model: a `SymmetricTwoLayer`.
+        horizon: gradient time (half of the paper's).
+    """
+    if not isinstance(model, SymmetricTwoLayer):
+        raise SaddlesError.about(
+            f"{type(model).__name__} came",
+            "the law is that of SymmetricTwoLayer",
+            "one layer never fails: see Theorem 4.1",
+        )
+    if horizon is not None and not horizon > 0:
+        raise SaddlesError.about(f"horizon={horizon!r} came", "a positive time is needed", "use None for no horizon")
+    weights = task.to_concepts(model.product(task.size))
+    times, _ = pivots(weights, task.strengths[: task.concepts])
+    limit = np.inf if horizon is None else horizon
+    lost = ~np.isfinite(times) | (times > limit)
+    return Failure(
+        horizon=horizon,
+        times=tuple(float(t) for t in times),
+        lost=tuple(int(p) + 1 for p in np.flatnonzero(lost)),
+        never=tuple(int(p) + 1 for p in np.flatnonzero(~np.isfinite(times))),
+    )
+
+
+def _named(concepts: Any) -> str:
+    many = len(concepts) > 1
+    return f"concept{'s' if many else ''} {', '.join(map(str, concepts))} {'are' if many else 'is'} learned"
