@@ -8,6 +8,7 @@ DIR/figure.png, .svg  the figure
 """
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from typing import Any
 
 import saddles
 from saddles.core.claim import Claim, read_claims, write_claims
+from saddles.core.data import require_data
 from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Context, Experiment, find
 from saddles.core.provenance import machine, versions
@@ -58,6 +60,7 @@ def run_experiment(
     out: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] = "runs",
     fresh: bool = False,
+    planned: bool = False,
 ) -> Run:
     """Run an experiment, or show the finished identical run.
 
@@ -67,11 +70,16 @@ def run_experiment(
         changes: settings that differ from the size's.
         out: folder to write; it must not exist or be empty. None: root/LAB/NAME/HASH.
         fresh: compute again, in a new folder, even if the identical run is there.
+        planned: `out` came from `planned_folder` and may hold this very run already.
     """
     row = find(experiment) if isinstance(experiment, str) else experiment
     size = size or row.default
     settings = row.settings(size, changes)
-    folder = _folder(row, settings, size, seed, out, Path(root), fresh)
+    require_data(row.needs)
+    if planned and out is not None:
+        folder = Path(out)
+    else:
+        folder = planned_folder(row, size=size, seed=seed, changes=changes, out=out, root=root, fresh=fresh)
     record = _record(folder)
     if record is not None and record["status"] == FINISHED:
         return Run(folder, record, read_claims(folder / "claims.json"), repeated=False)
@@ -101,7 +109,20 @@ def identity(name: str, settings: Mapping[str, Any], seed: int) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _folder(row: Experiment, settings: dict[str, Any], size: str, seed: int, out: Any, root: Path, fresh: bool) -> Path:
+def planned_folder(
+    experiment: Experiment | str,
+    *,
+    size: str | None = None,
+    seed: int = 0,
+    changes: Mapping[str, Any] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] = "runs",
+    fresh: bool = False,
+) -> Path:
+    """The folder `run_experiment` would write with the same arguments."""
+    row = find(experiment) if isinstance(experiment, str) else experiment
+    size = size or row.default
+    settings = row.settings(size, changes)
     if out is not None:
         place = Path(out)
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -109,15 +130,11 @@ def _folder(row: Experiment, settings: dict[str, Any], size: str, seed: int, out
                 f"{out} exists already", "a run never overwrites", "choose another --out, or go on with --resume"
             )
         return place
-    place = root / row.lab / row.name.partition("/")[2] / identity(row.name, {**settings, "size": size}, seed)
+    first = Path(root) / row.name / identity(row.name, {**settings, "size": size}, seed)
     if not fresh:
-        return place
-    count = 2
-    base = place
-    while place.exists():
-        place = base.with_name(f"{base.name}-{count}")
-        count += 1
-    return place
+        return first
+    names = (first if k == 1 else first.with_name(f"{first.name}-{k}") for k in itertools.count(1))
+    return next(place for place in names if not place.exists())
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
@@ -187,8 +204,7 @@ def _carry_out(row: Experiment, size: str, seed: int, settings: dict[str, Any], 
 def _write_results(
     folder: Path, trajectory: Trajectory, claims: list[Claim], figure: Callable[[Trajectory], Any]
 ) -> None:
-    for leftover in ("trajectory.zarr",):
-        shutil.rmtree(folder / leftover, ignore_errors=True)
+    shutil.rmtree(folder / "trajectory.zarr", ignore_errors=True)
     save(trajectory, folder / "trajectory.zarr")
     drawing = figure(trajectory)
     drawing.savefig(folder / "figure.png", dpi=160)

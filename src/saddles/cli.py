@@ -1,0 +1,251 @@
+"""The command line: arguments, words and exit codes; the work is done elsewhere."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from saddles.core.errors import SaddlesError
+from saddles.core.trajectory import DIVERGED
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="A laboratory for training dynamics: predict, simulate, compare.",
+)
+out = Console()
+err = Console(stderr=True)
+
+SizeOption = Annotated[
+    str | None, typer.Option("--size", help="tiny, laptop, gpu or paper; default: the experiment's own")
+]
+DataOption = Annotated[Path | None, typer.Option("--data", help="folder with data sets; default: SADDLES_DATA")]
+
+
+def main() -> None:
+    """Entry point of the `saddles` command."""
+    raise SystemExit(_guarded(lambda: app(standalone_mode=False) or 0))
+
+
+def _guarded(work: Callable[[], Any]) -> int:
+    """Turn what went wrong into one sentence and an exit code."""
+    try:
+        return int(work() or 0)
+    except SaddlesError as error:
+        err.print(f"[red]saddles:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        return 2
+    except typer.Exit as leave:
+        return leave.exit_code
+    except KeyboardInterrupt:
+        err.print("interrupted", highlight=False)
+        return 130
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        usage = getattr(error, "format_message", None)
+        if usage is None:
+            raise
+        err.print(f"[red]saddles:[/red] {escape(usage())}; try --help", highlight=False, soft_wrap=True)
+        return 2
+
+
+@app.command("list")
+def list_() -> None:
+    """List the experiments with their sizes and times."""
+    from saddles.core.experiment import registry
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("experiment", "what it shows", "sizes and about how long"):
+        table.add_column(column)
+    for row in registry().values():
+        sizes = ", ".join(f"{name} {_duration(size.seconds)}" for name, size in row.sizes.items())
+        table.add_row(row.name, row.title, sizes)
+    out.print(table)
+
+
+@app.command()
+def run(
+    name: Annotated[str | None, typer.Argument(help="LAB/NAME, see `saddles list`")] = None,
+    size: SizeOption = None,
+    seed: Annotated[int, typer.Option(help="all randomness derives from it")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, may be repeated")] = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")] = None,
+    resume_: Annotated[Path | None, typer.Option("--resume", help="go on with an interrupted run")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="compute again even if the run is there")] = False,
+    data: DataOption = None,
+) -> None:
+    """Run one experiment, judge its claims and draw its figure."""
+    from saddles.core.data import use_data
+    from saddles.core.run import planned_folder, resume, run_experiment
+
+    _cache()
+    use_data(data)
+    if (name is None) == (resume_ is None):
+        raise SaddlesError.about(
+            "neither or both of LAB/NAME and --resume came", "one of them is needed", "see `saddles list`"
+        )
+    if resume_ is not None:
+        folder, work = resume_, lambda: resume(resume_)
+    else:
+        assert name is not None
+        options = {"size": size, "seed": seed, "changes": _changes(set_ or []), "out": out_, "fresh": fresh}
+        folder = planned_folder(name, **options)
+        work = lambda: run_experiment(name, **options | {"out": folder, "planned": True})  # noqa: E731
+    try:
+        made = work()
+    except KeyboardInterrupt:
+        go_on = f"saddles run --resume {shlex.quote(str(folder))}"
+        err.print(f"\ninterrupted; what is finished is kept. Go on with:\n  {go_on}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    _show(made)
+    status = str(made.record.get("trajectory_status", ""))
+    if status.startswith(DIVERGED):
+        raise SaddlesError(f"the run {status.removeprefix('stopped: ')}; what it had until then is in {made.folder}")
+    raise typer.Exit(1 if made.failed else 0)
+
+
+@app.command()
+def reproduce(
+    labs: Annotated[list[str] | None, typer.Argument(help="labs; default: all")] = None,
+    size: SizeOption = None,
+    seed: Annotated[int, typer.Option(help="all randomness derives from it")] = 0,
+    out_: Annotated[Path, typer.Option("--out", help="folder of the runs and of report.html")] = Path("runs"),
+    data: DataOption = None,
+) -> None:
+    """Run all experiments at their default sizes; the HTML page grows as they finish."""
+    from saddles.core.data import use_data
+    from saddles.report.reproduce import reproduce as work
+
+    _cache()
+    use_data(data)
+    say = lambda text: err.print(text, highlight=False, soft_wrap=True)  # noqa: E731
+    try:
+        failed, page = work(labs or [], size=size, seed=seed, root=out_, say=say)
+    except KeyboardInterrupt:
+        words = " ".join(
+            [
+                "saddles reproduce",
+                *(labs or []),
+                *(["--size", size] if size else []),
+                f"--seed {seed} --out {shlex.quote(str(out_))}",
+            ]
+        )
+        err.print(
+            f"\ninterrupted; finished experiments are kept. Go on with:\n  {words}", highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(130) from None
+    out.print(f"report: {page}", highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def compare(
+    measured: Annotated[Path, typer.Argument(help="a run's folder, a .zarr folder or a .nc file")],
+    predicted: Annotated[Path, typer.Argument(help="the same, to compare with")],
+) -> None:
+    """Compare two stored trajectories variable by variable."""
+    from saddles.core.compare import compare as work
+    from saddles.core.trajectory import load
+
+    errors = work(load(measured), load(predicted))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("variable")
+    for kind in errors["kind"].values:
+        table.add_column(str(kind), justify="right")
+    for name in errors["variable"].values:
+        table.add_row(str(name), *(f"{v:.3e}" for v in errors["error"].sel(variable=name).values))
+    out.print(table)
+    facts = errors.attrs
+    out.print(
+        f"{facts['instants']} instants, {facts['clock']} {facts['from']:g} to {facts['to']:g}, {facts['alignment']}",
+        highlight=False,
+    )
+
+
+@app.command()
+def export(
+    run_: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder or a .zarr folder")],
+    to: Annotated[str, typer.Option(help="csv or netcdf")],
+    out_: Annotated[Path | None, typer.Option("--out", help="file to write; default: beside the trajectory")] = None,
+) -> None:
+    """Write a stored trajectory as CSV tables or as one NetCDF file."""
+    from saddles.core.trajectory import export as work
+    from saddles.core.trajectory import load
+
+    trajectory = load(run_)
+    ending = {"csv": "csv", "netcdf": "nc"}.get(to, to)
+    home = run_ if (run_ / "trajectory.zarr").is_dir() else run_.parent
+    target = out_ or home / f"trajectory.{ending}"
+    for file in work(trajectory, target, to):
+        out.print(str(file), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(data: DataOption = None) -> None:
+    """Show versions, devices and the data sets that were found."""
+    from saddles.core.data import find_data, use_data
+    from saddles.core.device import devices
+    from saddles.core.provenance import machine, versions
+
+    use_data(data)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in versions().items():
+        table.add_row(name, value)
+    for name, value in machine().items():
+        table.add_row(name, str(value))
+    table.add_row("devices", ", ".join(devices()))
+    for name, place in find_data().items():
+        table.add_row(f"data: {name}", str(place) if place else "not found (set SADDLES_DATA or use --data)")
+    out.print(table)
+
+
+def _show(made: Any) -> None:
+    record = made.record
+    words = "finished" if made.repeated else "shown from an earlier identical run (--fresh computes it again)"
+    head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
+    out.print(f"{head}: {words}, {_duration(record['wall_time_s'])}", highlight=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("verdict", "claim", "value", "", "threshold", "seeds"):
+        table.add_column(column)
+    colours = {"holds": "green", "fails": "red", "not_applicable": "yellow"}
+    for claim in made.claims:
+        verdict = f"[{colours[claim.verdict]}]{claim.verdict.replace('_', ' ')}[/]"
+        text = escape(claim.claim) + (f"\n[dim]{escape(claim.reason)}[/dim]" if claim.reason else "")
+        table.add_row(verdict, text, f"{claim.value:.4g}", claim.relation, f"{claim.threshold:.4g}", str(claim.seeds))
+    out.print(table)
+    out.print(f"{made.folder}/", highlight=False, soft_wrap=True)
+
+
+def _changes(pairs: list[str]) -> dict[str, str]:
+    changes = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise SaddlesError.about(f"--set {pair!r} came", "key=value is needed", "write --set dim=50")
+        changes[key] = value
+    return changes
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min"
+
+
+def _cache() -> None:
+    """Keep compiled programs between commands."""
+    from saddles.core.device import keep_compiled_programs
+
+    keep_compiled_programs()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Where data sets are found: a folder given with `--data` or in SADDLES_DATA."""
+
+import os
+from pathlib import Path
+
+from saddles.core.errors import MissingDataError, SaddlesError
+
+SETS = {
+    "cifar10": "cifar10_test.npz",
+    "wikitext2": "wikitext2_train.txt.gz",
+    "enwik8": "enwik8.xz",
+    "shakespeare": "tinyshakespeare.txt",
+    "gpt2-vocabulary": "gpt2_vocab.json",
+}
+"""Data set -> a file that shows it is there."""
+
+
+def use_data(folder: Path | None) -> None:
+    """Look for data in this folder for the rest of the process; None leaves SADDLES_DATA as it is."""
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise SaddlesError.about(f"--data {folder} came", "it is not a folder", "give the folder that holds the files")
+    os.environ["SADDLES_DATA"] = str(folder)
+
+
+def find_data() -> dict[str, Path | None]:
+    """The place of each known data set, or None."""
+    folder = os.environ.get("SADDLES_DATA")
+    places = {name: Path(folder) / file if folder else None for name, file in SETS.items()}
+    return {name: place if place is not None and place.exists() else None for name, place in places.items()}
+
+
+def require_data(names: tuple[str, ...]) -> None:
+    """Refuse to start without these data sets."""
+    found = find_data()
+    missing = [name for name in names if found.get(name) is None]
+    if missing:
+        raise MissingDataError.about(
+            f"no {', '.join(missing)} was found", "this experiment needs it", "set SADDLES_DATA or use --data FOLDER"
+        )

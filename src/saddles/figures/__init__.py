@@ -1,0 +1,1 @@
+"""Figures: drawn from trajectories, and from nothing else."""

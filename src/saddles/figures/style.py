@@ -1,0 +1,59 @@
+"""One look for every figure.
+
+Measurement is solid and coloured (Okabe and Ito's palette, safe for colour-blind readers);
+theory is dashed and dark. Fonts are embedded as text in SVG, and drawing needs no display.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
+INK = "#222222"
+GREY = "#9a9a9a"
+HEAT = "viridis"
+
+THEORY: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.4}
+"""Keywords of a theory curve."""
+
+MEASURED: dict[str, Any] = {"linestyle": "-", "linewidth": 2.2}
+"""Keywords of a measured curve; give it a colour."""
+
+_LOOK: Any = {
+    "font.size": 10,
+    "font.family": "sans-serif",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "saddles",
+    "figure.constrained_layout.use": True,
+    "axes.prop_cycle": cycler(color=COLOURS),
+}
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Draw inside this block to get the common look."""
+    with mpl.rc_context(_LOOK):
+        yield
+
+
+def sheet(rows: int, columns: int, width: float = 10.0, height: float = 4.2, **options: Any) -> tuple[Figure, Any]:
+    """A figure with a grid of axes, always as a two-dimensional array of them."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)

@@ -1,0 +1,289 @@
+"""Many cells of a phase diagram at once: descent and its self-consistent twin, each until it is done.
+
+All cells share one task and one seed, so the start of a cell depends on its width alone, up to
+the scale σ: √σ² times a unit factor, on the side of the theory too (Ĉ1, Ĉ2 scale with A and
+σ²w together). A cell keeps the best test error so far, the matrix there, and the distance
+between the two dynamics.
+
+**When a cell is done.** Once the train error is so small that ‖A − A*‖ ≥ ‖E‖ − ‖A − A* − E‖
+exceeds the best test error seen, no later step can be better: descent lowers the train error
+(it is checked that it did), so the best lies behind for certain, and nothing is gained by
+fitting the rest of the noise. Where that never happens (a width below the rank), a cell is done
+when train and test error changed by less than 1e-4 over 50 steps, after the train error has
+left its start. The twin is followed until 50 steps past the best test error; what descent does
+after that, alone, is only waited for.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import saddles.core.float64  # noqa: F401
+from saddles.linear.model import TwoLayer
+from saddles.linear.simulate import Factor
+from saddles.linear.theory import SelfConsistent
+
+WINDOW = 50
+FLAT = 1e-4
+SLOTS = 256
+"""Cells that a GPU works on at a time."""
+
+RUNNING, CERTIFIED, FLATTENED, DIVERGED, SPENT = range(5)
+ENDINGS = ("running", "certified", "flat", "diverged", "steps spent")
+
+
+class Cell(NamedTuple):
+    """One cell on its way."""
+
+    descent: Factor
+    twin: Factor
+    rate: Any
+    step: Any
+    ending: Any
+    joint: Any
+    trains: Any
+    tests: Any
+    best: Any
+    best_step: Any
+    best_matrix: Any
+    gap_at_best: Any
+    gap_most: Any
+
+
+class Truth(NamedTuple):
+    """What the cells are measured against."""
+
+    cost: Any
+    target: Any
+    noise: Any
+    limit: Any
+
+
+def _advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
+    """Look at both dynamics, note what is best, and take one step of each (or of descent alone)."""
+    matrix = cell.descent[1] @ cell.descent[0].T
+    train = truth.cost(matrix)
+    test = jnp.mean((matrix - truth.target) ** 2)
+    twin, gap = cell.twin, jnp.asarray(jnp.nan)
+    if both:
+        mirror = cell.twin[1] @ cell.twin[0].T
+        gap = jnp.where(cell.joint, jnp.mean((matrix - mirror) ** 2), jnp.nan)
+        twin = _moved(cell.twin, truth.cost.gradient(mirror), cell.rate)
+    slot = cell.step % WINDOW
+    before, was = cell.trains[slot], cell.tests[slot]
+    better = test < cell.best
+    best = jnp.where(better, test, cell.best)
+    floor = jnp.maximum(truth.noise - jnp.sqrt(train), 0.0) ** 2
+    falls = train <= cell.trains[(cell.step - 1) % WINDOW]
+    certified = (floor > best) & falls & (cell.step > 0)
+    left = train < 0.99 * cell.trains[WINDOW]
+    still = (jnp.abs(train - before) < FLAT * train) & (jnp.abs(test - was) < FLAT * test)
+    flat = (cell.step >= WINDOW) & left & still
+    trains = cell.trains.at[slot].set(train)
+    trains = jnp.where(cell.step == 0, jnp.full_like(trains, train), trains)
+    ending = jnp.select(
+        [~jnp.isfinite(train) | (train > 1e8 * trains[WINDOW]), certified, flat, cell.step >= truth.limit],
+        [DIVERGED, CERTIFIED, FLATTENED, SPENT],
+        RUNNING,
+    )
+    return Cell(
+        descent=_moved(cell.descent, truth.cost.gradient(matrix), cell.rate),
+        twin=twin,
+        rate=cell.rate,
+        step=cell.step + 1,
+        ending=ending,
+        trains=trains,
+        tests=cell.tests.at[slot].set(test),
+        joint=cell.joint & (better | (cell.step < cell.best_step + WINDOW)),
+        best=best,
+        best_step=jnp.where(better, cell.step, cell.best_step),
+        best_matrix=jnp.where(better, matrix, cell.best_matrix),
+        gap_at_best=jnp.where(better, gap, cell.gap_at_best),
+        gap_most=jnp.fmax(gap, cell.gap_most),
+    )
+
+
+def _moved(factor: Factor, gradient: Any, rate: Any) -> Factor:
+    inner, outer = factor
+    return inner - rate * (gradient.T @ outer), outer - rate * (gradient @ inner)
+
+
+def _begin(unit: Factor, twin: Factor, sigma: Any, rate: Any, shape: tuple[int, int]) -> Cell:
+    number = jnp.zeros(())
+    return Cell(
+        descent=(sigma * unit[0], sigma * unit[1]),
+        twin=(sigma * twin[0], sigma * twin[1]),
+        rate=rate,
+        step=jnp.zeros((), dtype=int),
+        ending=jnp.zeros((), dtype=int),
+        joint=jnp.ones((), dtype=bool),
+        trains=jnp.full(WINDOW + 1, jnp.inf),
+        tests=jnp.full(WINDOW, jnp.inf),
+        best=number + jnp.inf,
+        best_step=jnp.zeros((), dtype=int),
+        best_matrix=jnp.zeros(shape),
+        gap_at_best=number + jnp.inf,
+        gap_most=number,
+    )
+
+
+def _summary(cell: Cell) -> dict[str, Any]:
+    squares = jnp.sum(cell.best_matrix**2)
+    return {
+        "best_test_error": cell.best,
+        "best_step": cell.best_step,
+        "squares": squares,
+        "best_matrix": cell.best_matrix,
+        "distance_at_best": cell.gap_at_best,
+        "distance_most": cell.gap_most,
+        "steps": cell.step - 1,
+        "ending": cell.ending,
+    }
+
+
+@eqx.filter_jit
+def _whole_cell(unit: Factor, twin: Factor, sigma: Any, rate: Any, truth: Truth) -> dict[str, Any]:
+    cell = _begin(unit, twin, sigma, rate, truth.target.shape)
+    cell = jax.lax.while_loop(lambda c: (c.ending == RUNNING) & c.joint, lambda c: _advance(c, truth), cell)
+    cell = jax.lax.while_loop(lambda c: c.ending == RUNNING, lambda c: _advance(c, truth, both=False), cell)
+    return _summary(cell)
+
+
+def unit_starts(widths: Sequence[int], shape: tuple[int, int], seed: int) -> tuple[list[Factor], list[Factor]]:
+    """The starts of descent and of its twin at variance 1, for each width."""
+    units, twins = [], []
+    for width in widths:
+        model = TwoLayer(width, 1.0)
+        inner, outer = model.start(shape, seed)
+        stacked = SelfConsistent().factor(outer @ inner.T, model.threshold)
+        units.append(_padded(inner, outer))
+        twins.append((stacked[: shape[1]], stacked[shape[1] :]))
+    return units, twins
+
+
+def _padded(inner: np.ndarray, outer: np.ndarray) -> Factor:
+    """Add zero columns up to one of few sizes: nothing changes but the number of compiled programs."""
+    hidden, most = inner.shape[1], inner.shape[0] + outer.shape[0]
+    size = min(most, next(s for s in (most * 2**-k for k in range(6, -1, -1)) if s >= hidden))
+    more = int(np.ceil(size)) - hidden
+    return tuple(np.pad(block, ((0, 0), (0, more))) for block in (inner, outer))  # type: ignore[return-value]
+
+
+def follow_cells(
+    task: Any,
+    widths: Sequence[int],
+    cells: Sequence[tuple[int, float, float]],
+    *,
+    seed: int,
+    limit: int,
+    starts: tuple[list[Factor], list[Factor]] | None = None,
+    tick: Callable[[int], None] = lambda count: None,
+) -> dict[str, np.ndarray]:
+    """Run every cell to its end.
+
+    Args:
+        task: a `Denoising` task, the same for all cells.
+        widths: the widths that occur.
+        cells: (index of the width, variance, rate) of each.
+        seed: draws the initial weights, the same for all cells.
+        limit: most steps of a cell.
+        starts: `unit_starts` of the same widths, where they were made before.
+        tick: called with the number of cells that have just been finished.
+
+    Returns arrays over cells: best_test_error, best_step, stable_rank, distance_at_best,
+    distance_most (both mean squares over entries, the latter until 50 steps past the best test
+    error; NaN if a better one came only after that), steps, ending (index into `ENDINGS`).
+    """
+    units, twins = starts or unit_starts(widths, task.shape, seed)
+    noise = np.sqrt(np.mean((task.observed - task.target) ** 2))
+    truth = Truth(task.cost, jnp.asarray(task.target), jnp.asarray(noise), jnp.asarray(limit))
+    on_cpu = jax.devices()[0].platform == "cpu"
+    rows = (_on_cores if on_cpu else _on_gpu)(units, twins, cells, truth, tick)
+    whole = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    largest = np.linalg.norm(whole.pop("best_matrix"), 2, axis=(1, 2))
+    whole["stable_rank"] = whole.pop("squares") / np.where(largest > 0, largest, 1.0) ** 2
+    return whole
+
+
+def _on_cores(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[int], None]) -> list[dict[str, Any]]:
+    """A cell at a time on each of two threads: products of this size do not fill more than one core each."""
+    units, twins = jax.device_put(units), jax.device_put(twins)
+
+    def one(cell: tuple[int, float, float]) -> dict[str, Any]:
+        index, variance, rate = cell
+        found = _whole_cell(units[index], twins[index], jnp.sqrt(variance), jnp.asarray(rate), truth)
+        found = {name: np.asarray(value) for name, value in found.items()}
+        tick(1)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, cells))
+
+
+@partial(jax.jit, static_argnums=(2,), donate_argnums=(0,))
+def _chunk(batch: Cell, truth: Any, count: int) -> Cell:
+    def go(cell: Cell) -> Cell:
+        moved = _advance(cell, truth)
+        frozen = cell.ending != RUNNING
+        kept = jax.tree.map(lambda old, new: jnp.where(frozen, old, new), cell[3:], moved[3:])
+        return Cell(moved.descent, moved.twin, moved.rate, *kept)
+
+    return jax.lax.fori_loop(0, count, lambda i, b: jax.vmap(go)(b), batch)
+
+
+@partial(jax.jit, static_argnums=(5,))
+def _begin_all(units: Any, twins: Any, index: Any, sigma: Any, rate: Any, shape: tuple[int, int]) -> Cell:
+    def one(i: Any, s: Any, r: Any) -> Cell:
+        unit, twin = jax.tree.map(lambda blocks: blocks[i], (units, twins))
+        return _begin(unit, twin, s, r, shape)
+
+    return jax.vmap(one)(index, sigma, rate)
+
+
+@partial(jax.jit, donate_argnums=(0,))
+def _refill(batch: Cell, units: Any, twins: Any, take: Any, index: Any, sigma: Any, rate: Any) -> Cell:
+    shape = batch.best_matrix.shape[1:]
+    fresh = _begin_all(units, twins, index, sigma, rate, shape)
+    return jax.tree.map(lambda old, new: jnp.where(take.reshape(-1, *[1] * (old.ndim - 1)), new, old), batch, fresh)
+
+
+def _on_gpu(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[int], None]) -> list[dict[str, Any]]:
+    """Slots that are refilled as cells finish: one compiled program, always full."""
+    most = max(unit[0].shape[1] for unit in (*units, *twins))
+    units, twins = (
+        jax.tree.map(lambda *blocks: jnp.stack([jnp.pad(b, ((0, 0), (0, most - b.shape[1]))) for b in blocks]), *side)
+        for side in (units, twins)
+    )
+    slots = min(SLOTS, len(cells))
+    index, sigma, rate = (np.array(column) for column in zip(*cells, strict=True))
+    sigma = np.sqrt(sigma)
+    holder, waiting, rows = np.arange(slots), slots, [{} for _ in cells]
+    batch = _begin_all(units, twins, index[:slots], sigma[:slots], rate[:slots], truth.target.shape)
+    live = np.ones(slots, dtype=bool)
+    while live.any():
+        batch = _chunk(batch, truth, 8)
+        ended = (np.asarray(batch.ending) != RUNNING) & live
+        if not ended.any():
+            continue
+        summaries = jax.tree.map(np.asarray, _summaries(batch))
+        for slot in np.flatnonzero(ended):
+            rows[holder[slot]] = {name: values[slot] for name, values in summaries.items()}
+        tick(int(ended.sum()))
+        free = np.flatnonzero(ended)
+        fill = free[: max(len(cells) - waiting, 0)]
+        holder[fill] = np.arange(waiting, waiting + len(fill))
+        waiting += len(fill)
+        live[free[len(fill) :]] = False
+        take = np.zeros(slots, dtype=bool)
+        take[fill] = True
+        batch = _refill(batch, units, twins, take, index[holder], sigma[holder], rate[holder])
+    return rows
+
+
+_summaries = jax.jit(jax.vmap(_summary))

@@ -1,0 +1,150 @@
+"""Figure 1: two dynamics, one curve.
+
+Claims and their thresholds:
+
+- *Agreement.* Theorem 1 bounds the relative error of the kernel by O(√(d/w)), and that is the
+  size of difference to expect between the curves; five times that is asked for.
+- *Speed-up.* On crossing, the prefactor √(s²+σ⁴w²) doubles between s = σ²w/2 and 2σ²w, so the
+  speed must at least not fall: ratio ≥ 1.
+- *Signal first.* The last signal mode has reached 90 % of its end before the first noise mode
+  reaches half of its own.
+- *The window.* The best test error lies before that noise time, and after every signal mode has
+  crossed σ²w and reached half of its end.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles.core.claim import Claim, check
+from saddles.core.experiment import Context
+from saddles.core.methods import GradientDescent
+from saddles.core.progress import bar
+from saddles.core.trajectory import DIVERGED, Trajectory
+from saddles.core.verbs import predict, simulate
+from saddles.figures.linear import figure_1 as figure
+from saddles.linear.experiments.scaling import network, rate
+from saddles.linear.task import Denoising
+from saddles.linear.theory import SelfConsistent
+
+__all__ = ["claims", "figure", "run"]
+
+PAPER = "tu2024mixed"
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """Both dynamics for several tasks and initial weights."""
+    seeds = context.seeds(settings["seeds"])
+    parts = []
+    with bar("linear/figure-1", len(seeds)) as progress:
+        for seed in seeds:
+            parts.append(context.part(f"seed-{seed}", lambda seed=seed: _pair(settings, seed)))
+            progress.advance()
+    shortest = min((part["time"] for part in parts), key=len)
+    parts = [part.isel(time=slice(0, len(shortest))).assign_coords(time=shortest) for part in parts]
+    whole = xr.concat(parts, xr.DataArray(seeds, dims="seed", name="seed"), data_vars="all", coords="minimal",
+                      compat="override", combine_attrs="override", join="override")  # fmt: skip
+    broken = [part.attrs["status"] for part in parts if part.attrs["status"].startswith(DIVERGED)]
+    whole.attrs["status"] = broken[0] if broken else "finished"
+    return whole.transpose("time", ...)
+
+
+def _pair(settings: dict[str, Any], seed: int) -> Trajectory:
+    dim, gammas = settings["dim"], (settings["gamma_w"], settings["gamma_variance"])
+    task = Denoising(dim, settings["rank"], seed=seed)
+    model = network(dim, *gammas)
+    method = GradientDescent(rate(dim, *gammas, task.target, settings["c"]), settings["steps"], settings["save_every"])
+    measured = simulate(model, task, method, seed=seed, keep=())
+    predicted = predict(model, task, SelfConsistent(method), seed=seed, keep=())
+    rows = min(measured.sizes["time"], predicted.sizes["time"])
+    both = xr.concat(
+        [measured.isel(time=slice(0, rows)), predicted.isel(time=slice(0, rows))],
+        xr.DataArray(["descent", "self-consistent"], dims="dynamics", name="dynamics"),
+        data_vars=["loss", "train_error", "test_error", "singular_value"], coords="minimal", compat="override",
+        combine_attrs="override", join="override",
+    )  # fmt: skip
+    both["limit_value"] = ("mode", np.linalg.svd(task.observed, compute_uv=False))
+    both["rate"] = ((), method.rate)
+    both = both.assign_coords(time=both["step"].values.astype(float))
+    both["time"].attrs["unit"] = "steps"
+    both.attrs["rank"] = settings["rank"]
+    return both.drop_vars("step")
+
+
+def _reach(values: np.ndarray, level: float) -> float:
+    above = values >= level
+    return float(np.argmax(above)) if above.any() else np.inf
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge the four sentences about Figure 1."""
+    rank = int(trajectory.attrs["rank"])
+    found: dict[str, list[float]] = {"agree": [], "speed": [], "first": [], "late": [], "early": []}
+    for _, one in trajectory.groupby("seed"):
+        one = one.squeeze("seed")
+        gap = one.sel(dynamics="descent") - one.sel(dynamics="self-consistent")
+        allowed = np.sqrt(trajectory.sizes["mode"] / float(one["width"]))
+        errors = [
+            float(np.abs(gap[v]).max() / one[v].sel(dynamics="descent").max()) for v in ("train_error", "test_error")
+        ]
+        found["agree"].append(max(errors) / allowed)
+        values = one["singular_value"].sel(dynamics="descent").transpose("time", "mode").values
+        ends, threshold = one["limit_value"].values, float(one["threshold"])
+        found["speed"].append(min(_speed_up(values[:, i], threshold) for i in range(rank)))
+        signal = max(_reach(values[:, i], 0.9 * ends[i]) for i in range(rank))
+        half = max(_reach(values[:, i], max(0.5 * ends[i], threshold)) for i in range(rank))
+        noise = _reach(values[:, rank], 0.5 * ends[rank])
+        best = float(one["test_error"].sel(dynamics="descent").argmin("time"))
+        found["first"].append(signal / noise)
+        found["late"].append(best / noise)
+        found["early"].append(best / half)
+    judge = partial(check, paper=PAPER, where="Figure 1", size=size)
+    return [
+        judge(
+            "Train and test error of gradient descent follow the self-consistent dynamics: "
+            "largest difference relative to the curve, in units of √(d/w)",
+            values=found["agree"],
+            relation="<=",
+            threshold=5.0,
+        ),
+        judge(
+            "The K largest singular values speed up on crossing σ²w: speed at 2σ²w over speed at σ²w/2",
+            values=found["speed"],
+            relation=">=",
+            threshold=1.0,
+        ),
+        judge(
+            "The K largest singular values converge before the rest: time of 90 % of the last signal mode "
+            "over time of 50 % of the first noise mode",
+            values=found["first"],
+            relation="<=",
+            threshold=1.0,
+        ),
+        judge(
+            "The best test error comes before the rest have converged: "
+            "its time over that of 50 % of the first noise mode",
+            values=found["late"],
+            relation="<=",
+            threshold=1.0,
+        ),
+        judge(
+            "The best test error comes after the K largest have crossed σ²w and grown: "
+            "its time over that of 50 % of the last signal mode",
+            values=found["early"],
+            relation=">=",
+            threshold=1.0,
+        ),
+    ]
+
+
+def _speed_up(values: np.ndarray, threshold: float) -> float:
+    """Speed at 2σ²w over speed at σ²w/2, by interpolating the time of four levels."""
+    steps = np.arange(len(values), dtype=float)
+    rising = np.maximum.accumulate(values)
+    levels = threshold * np.array([0.4, 0.6, 1.6, 2.4])
+    if rising[0] > levels[0] or rising[-1] < levels[-1]:
+        return np.nan
+    at = np.interp(levels, rising + 1e-12 * steps, steps)
+    return float((levels[3] - levels[2]) / (at[3] - at[2]) / ((levels[1] - levels[0]) / (at[1] - at[0])))

@@ -1,0 +1,144 @@
+"""Figure 2: the phase diagram, four panels over (γ_σ², γ_w), one A* and E for all cells.
+
+Claims and their thresholds compare cells inside a regime (0.1 away from each boundary in γ),
+because boundaries blur at finite d:
+
+- *Active recovers.* Its median best test error is below a fifth of the error of A = 0.
+- *Lazy does not.* Every lazy cell keeps a third of min(‖A*‖², ‖E‖²)/d² (Proposition D.1).
+- *Rank.* The stable rank of a rank-K matrix is at most K; active cells stay below, and lazy
+  ones above it where noise of full rank is fitted too.
+- *Distance.* Where the theorems apply, the median distance at the best test error is below
+  d/w-sized differences of unit entries: ln distance ≤ −3 in every active cell.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from saddles.core.claim import Claim, check
+from saddles.core.experiment import Context
+from saddles.core.progress import bar
+from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.figures.linear import figure_2 as figure
+from saddles.linear.diagram import ENDINGS, follow_cells, unit_starts
+from saddles.linear.experiments.scaling import network, rate
+from saddles.linear.task import Denoising
+
+__all__ = ["claims", "figure", "run"]
+
+PAPER = "tu2024mixed"
+GAMMA_VARIANCE = (-3.0, 0.0)
+GAMMA_W = (0.0, 2.8)
+MARGIN = 0.1
+"""Distance in the exponents from a boundary within which a cell belongs to no regime."""
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """Every cell of the grid, a row of equal γ_w at a time."""
+    dim, points = settings["dim"], settings["points"]
+    (seed,) = context.seeds(1)
+    task = Denoising(dim, settings["rank"], seed=seed)
+    across, up = np.linspace(*GAMMA_VARIANCE, points), np.linspace(*GAMMA_W, points)
+    rows = []
+    with bar("linear/figure-2, cells", points**2) as progress:
+        for number, gamma_w in enumerate(up):
+            rows.append(
+                context.part(f"row-{number}", lambda g=gamma_w: _row(task, across, g, settings, seed, progress))
+            )
+            progress.reach((number + 1) * points)
+    names = [str(name) for name in rows[0].data_vars]
+    variables: dict[str, Any] = {
+        name: (("time", "gamma_w", "gamma_variance"), np.stack([row[name].values for row in rows])[None])
+        for name in names
+    }
+    noise = np.mean((task.observed - task.target) ** 2)
+    variables["zero_error"] = ((), float(np.mean(task.target**2)))
+    variables["lazy_floor"] = ((), float(min(np.mean(task.target**2), noise) / 3))
+    whole = make_trajectory(
+        variables,
+        [0.0],
+        unit="end of the run",
+        coords={"gamma_w": up, "gamma_variance": across},
+        lab="linear",
+        kind="simulated and predicted",
+        task=task,
+    )
+    whole.attrs |= {"rank": settings["rank"], "dim": dim, "c": settings["c"], "endings": ", ".join(ENDINGS)}
+    return whole
+
+
+def _row(
+    task: Denoising, across: np.ndarray, gamma_w: float, settings: dict[str, Any], seed: int, progress: Any
+) -> Trajectory:
+    width = int(network(task.dim, gamma_w, 0.0).width)  # type: ignore[arg-type]
+    cells = [(0, task.dim**g, rate(task.dim, gamma_w, g, task.target, settings["c"])) for g in across]
+    starts = unit_starts([width], task.shape, seed)
+    found = follow_cells(task, [width], cells, seed=seed, limit=settings["limit"], starts=starts, tick=progress.advance)
+    return make_trajectory(
+        {name: (("gamma_variance",), values) for name, values in found.items()}, [0.0], unit="end of the run"
+    )
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge the four panels."""
+    here = trajectory.isel(time=0).transpose("gamma_w", "gamma_variance")
+    w, v = np.meshgrid(here["gamma_w"].values, here["gamma_variance"].values, indexing="ij")
+    inside = (w > 1 + MARGIN) & (2 * v + w < -MARGIN) & (np.abs(w + v - 1) > MARGIN)
+    active, lazy = inside & (w + v < 1), inside & (w + v > 1)
+    rank = int(trajectory.attrs["rank"])
+    test, ranks, steps = (here[name].values for name in ("best_test_error", "stable_rank", "best_step"))
+    distance = np.log(here["distance_at_best"].values[active | lazy])
+    judge = partial(check, paper=PAPER, where="Figure 2", size=size)
+    return [
+        judge(
+            "Active cells recover A*: median best test error over that of A = 0",
+            values=_of(np.median, test[active]) / float(here["zero_error"]),
+            relation="<=",
+            threshold=0.2,
+        ),
+        judge(
+            "Lazy cells fail: smallest best test error over ⅓ min(‖A*‖², ‖E‖²)/d²",
+            where="Theorem 2, Proposition D.1",
+            values=_of(np.min, test[lazy]) / float(here["lazy_floor"]),
+            relation=">=",
+            threshold=1.0,
+        ),
+        judge(
+            "Active cells have about the rank of A*: largest stable rank over K",
+            values=_of(np.max, ranks[active]) / rank,
+            relation="<=",
+            threshold=1.0,
+        ),
+        judge(
+            "Lazy cells overestimate the rank: their median stable rank over the active median",
+            values=_of(np.median, ranks[lazy]) / _of(np.median, ranks[active]),
+            relation=">=",
+            threshold=1.2,
+        ),
+        judge(
+            "Gradient descent stays close to the self-consistent dynamics where the theory applies: "
+            "largest ln distance at the best test error",
+            values=_of(np.max, distance),
+            relation="<=",
+            threshold=-3.0,
+        ),
+        judge(
+            "Training is longer deeper in the active regime: "
+            "rank correlation of steps with the distance to the transition",
+            values=_correlation((1 - w - v)[active], steps[active]),
+            relation=">=",
+            threshold=0.9,
+        ),
+    ]
+
+
+def _correlation(one: np.ndarray, other: np.ndarray) -> float:
+    found: Any = spearmanr(one, other)
+    return float(found.statistic)
+
+
+def _of(measure: Any, values: np.ndarray) -> float:
+    """A number over cells; NaN where the grid has none of them."""
+    return float(measure(values)) if values.size else float("nan")

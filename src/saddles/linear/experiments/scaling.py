@@ -1,0 +1,21 @@
+"""Widths, variances and learning rates by the paper's scaling laws (appendix G)."""
+
+import numpy as np
+
+from saddles.linear.model import TwoLayer
+
+
+def network(dim: int, gamma_w: float, gamma_variance: float) -> TwoLayer:
+    """W = round(d^γ_w), σ² = d^γ_σ²."""
+    return TwoLayer(max(1, round(dim**gamma_w)), dim**gamma_variance)
+
+
+def rate(dim: int, gamma_w: float, gamma_variance: float, target: np.ndarray, c: float) -> float:
+    """η = d²/(c w σ²) where γ_w+γ_σ² > 1, else d²/(c ‖A*‖_op).
+
+    The paper's c is 50, or 2 to 5 for speed; c = 2 diverges just below the boundary, where
+    the lazy multiplier is 1 − 4/c.
+    """
+    if gamma_w + gamma_variance > 1:
+        return dim**2 / (c * network(dim, gamma_w, gamma_variance).threshold)
+    return dim**2 / (c * float(np.linalg.norm(target, 2)))

@@ -1,0 +1,111 @@
+"""Theorem 1: how far W1ᵀW1 and W2W2ᵀ are from √(AᵀA+σ⁴w²I) and √(AAᵀ+σ⁴w²I), as w grows at fixed σ²w.
+
+Claims and their thresholds:
+
+- *Bounded ratio.* error / min{σ²w, √(d/w)‖C‖} must not grow with w: the log-log slope of its
+  maximum over time is at most 0.05 (a factor 1.5 over the seven decades of width).
+- *Proposition B.1.* error ≤ (1+ε)σ²w for all time, with the finite-w form of its (1+ε):
+  (1+√(d/w))², the edge of W1W1ᵀ at the start.
+- *Concentration.* At t = 0 the relative error falls like w^{−1/2} for w/d ≥ 500: slope within
+  0.05 of −1/2, the next order being √(d/w).
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from saddles.core.claim import Claim, check
+from saddles.core.experiment import Context
+from saddles.core.methods import GradientFlow
+from saddles.core.progress import bar
+from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.core.verbs import simulate
+from saddles.figures.linear import theorem_1 as figure
+from saddles.linear.model import TwoLayer
+from saddles.linear.task import Denoising
+from saddles.measures.modes import gram_error
+
+__all__ = ["claims", "figure", "run"]
+
+PAPER = "tu2024mixed"
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """Flows from many widths, with both Gram matrices kept."""
+    seeds = context.seeds(settings["seeds"])
+    dim = settings["dim"]
+    widths = np.unique(np.rint(dim * 10 ** np.linspace(0, settings["decades"], settings["points"]))).astype(np.int64)
+    clock = np.linspace(0.0, 1.0, settings["times"])
+    with bar("linear/theorem-1", len(seeds) * len(widths)) as progress:
+        make = partial(_widths, settings, widths=widths, clock=clock, tick=progress.advance)
+        parts = [context.part(f"seed-{seed}", partial(make, seed)) for seed in seeds]
+    names = [str(name) for name in parts[0].data_vars]
+    variables = {
+        name: (("time", "seed", "width", "side"), np.stack([p[name].values for p in parts], axis=1)) for name in names
+    }
+    whole = make_trajectory(
+        variables,
+        clock,
+        unit="2.5 d log d / (4 a)",
+        coords={"seed": seeds, "width": widths, "side": ["in", "out"]},
+        lab="linear",
+        kind="simulated",
+        method=GradientFlow(),
+    )
+    whole.attrs |= {"dim": dim, "rank": settings["rank"]}
+    return whole
+
+
+def _widths(settings: dict[str, Any], seed: int, widths: np.ndarray, clock: np.ndarray, tick: Any) -> Trajectory:
+    dim = settings["dim"]
+    task = Denoising(dim, settings["rank"], seed=seed)
+    weakest = np.linalg.svd(task.target, compute_uv=False)[settings["rank"] - 1] / dim
+    times = clock * 2.5 * dim * np.log(dim) / (4 * weakest)
+    found = []
+    for width in widths:
+        model = TwoLayer(int(width), np.sqrt(dim) / float(width))
+        flow = simulate(model, task, GradientFlow(rtol=1e-7), times=times, seed=seed, keep=("matrix", "gram"))
+        found.append(gram_error(flow))
+        tick()
+    names = ("error", "norm", "weak", "strong", "ratio")
+    variables = {name: (("time", "width", "side"), np.stack([f[name].values for f in found], axis=1)) for name in names}
+    return make_trajectory(
+        variables, clock, unit="2.5 d log d / (4 a)", coords={"width": widths, "side": ["in", "out"]}
+    )
+
+
+def slopes(widths: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Log-log slope against width for each row of `values` (seed, width)."""
+    return np.polyfit(np.log(widths), np.log(values.T), 1)[0]
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge Theorem 1, Proposition B.1 and the concentration at the start."""
+    widths = trajectory["width"].values.astype(float)
+    dim = int(trajectory.attrs["dim"])
+    worst = trajectory["ratio"].max(["time", "side"]).transpose("seed", "width").values
+    weak = (trajectory["error"] / trajectory["weak"]).max(["time", "side"]).transpose("seed", "width").values
+    start = (trajectory["error"] / trajectory["norm"]).isel(time=0).max("side").transpose("seed", "width").values
+    wide = widths >= 500 * dim
+    edge = (1 + np.sqrt(dim / widths)) ** 2
+    judge = partial(check, paper=PAPER, where="Theorem 1", size=size, relation="<=")
+    return [
+        judge(
+            "‖C−Ĉ‖_op stays within a constant of min{σ²w, √(d/w)‖C‖_op} for all time: "
+            "log-log slope of the largest ratio against w",
+            values=slopes(widths, worst),
+            threshold=0.05,
+        ),
+        judge(
+            "‖C−Ĉ‖_op ≤ (1+ε)σ²w for all time: largest error over (1+√(d/w))²σ²w",
+            where="Proposition B.1",
+            values=(weak / edge).max(axis=1),
+            threshold=1.0,
+        ),
+        judge(
+            "At the start ‖C−Ĉ‖/‖C‖ falls like w^(−1/2) for w/d ≥ 500: distance of the slope from −1/2",
+            values=np.abs(slopes(widths[wide], start[:, wide]) + 0.5),
+            threshold=0.05,
+        ),
+    ]

@@ -1,0 +1,36 @@
+"""Ranks of a spectrum, and the best instant of a run."""
+
+import numpy as np
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+
+
+def need(trajectory: xr.Dataset, *names: str) -> None:
+    """Refuse a trajectory that lacks variables, and say how to get them."""
+    missing = [name for name in names if name not in trajectory]
+    if missing:
+        raise SaddlesError.about(
+            f"a trajectory without {', '.join(missing)} came",
+            f"it needs {', '.join(names)}",
+            "ask `simulate` to keep them",
+        )
+
+
+def stable_rank(trajectory: xr.Dataset) -> xr.DataArray:
+    """‖A‖²_F / ‖A‖²_op from `singular_value`; 0 for the zero matrix."""
+    need(trajectory, "singular_value")
+    squares = trajectory["singular_value"] ** 2
+    largest = squares.max("mode")
+    return (squares.sum("mode") / largest.where(largest > 0)).fillna(0.0).rename("stable_rank")
+
+
+def best(trajectory: xr.Dataset, variable: str = "test_error") -> xr.Dataset:
+    """Where a variable is smallest: its value, and the `time` and `step` of it."""
+    need(trajectory, variable)
+    values = trajectory[variable]
+    where = values.argmin("time")
+    found = {variable: values.isel(time=where), "time": trajectory["time"].isel(time=where)}
+    if "step" in trajectory.coords:
+        found["step"] = trajectory["step"].isel(time=where)
+    return xr.Dataset({f"best_{name}": (part.dims, np.asarray(part)) for name, part in found.items()})
