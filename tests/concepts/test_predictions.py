@@ -89,7 +89,7 @@ def test_ties_are_never_suppressed_by_each_other():
 def test_the_test_loss_is_accounted_for(run):
     _, _, measured = run
     parts = loss_accounts(measured)
-    total = parts["major_growth"] + parts["minor_growth"] + parts["suppression"]
+    total = parts["major_growth"] + parts["minor_growth"] + parts["suppressed"]
     np.testing.assert_allclose(total, measured["test_loss"] - measured["test_loss"][0], atol=1e-12)
 
 

@@ -90,7 +90,7 @@ def loss_accounts(trajectory: Trajectory) -> xr.Dataset:
     into growing major entries, growing minor entries (|w| rising) and suppressed ones (|w|
     falling). Their sum is the change of the test loss up to rounding.
 
-    Returns major_growth, minor_growth, suppression along `time`, cumulative from the start.
+    Returns major_growth, minor_growth, suppressed along `time`, cumulative from the start.
     """
     jacobian, target = trajectory["jacobian"].values, trajectory["target"].values
     change = np.diff(jacobian, axis=0)
@@ -104,7 +104,7 @@ def loss_accounts(trajectory: Trajectory) -> xr.Dataset:
     parts: dict[str, Any] = {
         "major_growth": share * (major & growing),
         "minor_growth": share * (~major & growing),
-        "suppression": share * ~growing,
+        "suppressed": share * ~growing,
     }
     zero = np.zeros(1)
     return xr.Dataset(

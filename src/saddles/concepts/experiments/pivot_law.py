@@ -1,0 +1,110 @@
+"""The pivot law over random tasks and starts: times of growth, and failure within a horizon.
+
+μ uniform on [0.5, 3], σ on [0.05, 0.5], s of 2, 3 and 4, U(0) uniform on [0, 0.2] or Gaussian with 0.1 or 0.01; the
+horizon uniform between half and one and a half times the median time at which a task is learned, so that
+30 to 70 % of the instances fail.
+
+Claims and their thresholds: `failure` is right in ≥ 97 % (whether anything is lost) and names exactly the lost
+concepts in ≥ 95 %; the median relative error of the times is ≤ 5 %: the law neglects W(0) against 1, which is up
+to 0.04 × d here, in a logarithm of 3 and more.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from saddles.concepts.ensemble import flow_many
+from saddles.concepts.experiments.grids import PAPER
+from saddles.concepts.theory import pivots
+from saddles.core.claim import Claim, check
+from saddles.core.experiment import Context
+from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.figures.concepts import pivot_law as figure
+
+__all__ = ["claims", "figure", "run"]
+
+CONCEPTS = (2, 3, 4)
+SCALES = (0.0, 0.1, 0.01)
+"""Scale of the Gaussian start; 0 stands for uniform on [0, 0.2]."""
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """Predicted and measured times, and verdicts within a horizon."""
+    (seed,) = context.seeds(1)
+    parts = [context.part(f"s-{s}", partial(_instances, s, settings, seed)) for s in CONCEPTS]
+    names = ("measured", "greedy", "signal")
+    total = sum(part.sizes["run"] for part in parts)
+    table = {name: np.full((total, max(CONCEPTS)), np.nan) for name in (*names, "strength")}
+    horizon, scale, size = np.zeros(total), np.zeros(total), np.zeros(total, dtype=int)
+    at = 0
+    for s, part in zip(CONCEPTS, parts, strict=True):
+        rows = slice(at, at + part.sizes["run"])
+        for name in table:
+            table[name][rows, :s] = part[name].values
+        horizon[rows], scale[rows], size[rows] = part["horizon"].values, part["scale"].values, s
+        at = rows.stop
+    variables: dict[str, Any] = {name: (("run", "coordinate"), values) for name, values in table.items()}
+    variables |= {"horizon": (("run",), horizon), "scale": (("run",), scale), "concepts": (("run",), size)}
+    return make_trajectory(
+        variables, [0.0], unit="end of the run", lab="concepts", kind="simulated and predicted",
+        coords={"coordinate": 1 + np.arange(max(CONCEPTS))},
+    )  # fmt: skip
+
+
+def _instances(s: int, settings: dict[str, Any], seed: int) -> Trajectory:
+    rng = np.random.default_rng([seed, 42, s])
+    count = settings["instances"] // len(CONCEPTS)
+    mu, sigma = rng.uniform(0.5, 3, (count, s)), rng.uniform(0.05, 0.5, (count, s))
+    a = sigma**2 + mu**2 / s
+    scale = rng.choice(SCALES, count)
+    factors = np.where(
+        scale[:, None, None] == 0,
+        rng.uniform(0, 0.2, (count, s, s)),
+        scale[:, None, None] * rng.normal(size=(count, s, s)),
+    )
+    weights = factors @ factors.swapaxes(1, 2)
+    greedy, signal = pivots(weights, a, "greedy")[0], pivots(weights, a, "signal")[0]
+    median = float(np.median(greedy.max(axis=1)))
+    times = np.linspace(0, 1.6 * median, settings["instants"])
+    found, report = flow_many(factors, a, mu, times, keep=("major",), rtol=1e-6)
+    up = found["major"] >= 0.5
+    first = np.argmax(up, axis=0)
+    high = np.take_along_axis(found["major"], first[None], 0)[0]
+    low = np.take_along_axis(found["major"], np.maximum(first - 1, 0)[None], 0)[0]
+    step = times[1]
+    when = times[first] - step * (high - 0.5) / np.where(high > low, high - low, 1.0)
+    return make_trajectory(
+        {
+            "measured": (("run", "coordinate"), np.where(up.any(axis=0), when, np.nan)),
+            "greedy": (("run", "coordinate"), greedy),
+            "signal": (("run", "coordinate"), signal),
+            "strength": (("run", "coordinate"), a),
+            "horizon": (("run",), median * rng.uniform(0.5, 1.5, count)),
+            "scale": (("run",), scale),
+        },
+        [0.0], unit="end of the run", status=report.status,
+    )  # fmt: skip
+
+
+def verdicts(trajectory: Trajectory, law: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(lost in the run, said to be lost, is a concept), each (run, coordinate)."""
+    real = trajectory["strength"].notnull().values
+    horizon = trajectory["horizon"].values[:, None]
+    measured, said = trajectory["measured"].values, trajectory[law].values
+    return ~(measured <= horizon) & real, (said > horizon) & real, real
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge the law."""
+    lost, said, real = verdicts(trajectory, "greedy")
+    fails = lost.any(axis=1)
+    seen = trajectory["measured"].values[real]
+    error = np.abs(trajectory["greedy"].values[real] / seen - 1)
+    judge = partial(check, paper=PAPER, where="pivot law, section E.3", size=size)
+    return [
+        judge("The sample is fair: distance of the fraction that fails from one half", values=abs(float(fails.mean()) - 0.5), relation="<=", threshold=0.2),
+        judge("`failure` says whether a concept is lost within the horizon: fraction right", values=float((said.any(axis=1) == fails).mean()), relation=">=", threshold=0.97),
+        judge("It names exactly the lost concepts: fraction of instances", values=float((said == lost).all(axis=1).mean()), relation=">=", threshold=0.95),
+        judge("The pivot law gives the times of growth: median relative error", values=float(np.nanmedian(error)), relation="<=", threshold=0.05),
+    ]  # fmt: skip
