@@ -13,7 +13,7 @@ from saddles.concepts import (
     SymmetricTwoLayer,
     TwoLayerTheory,
 )
-from saddles.concepts.theory import field, pivots
+from saddles.concepts.theory import field, pivots, pivots_of_factor
 from saddles.concepts.watch import kinds, terms
 
 
@@ -181,3 +181,21 @@ def test_entries_have_kinds():
     assert names[0, 0] == names[1, 1] == "major"
     assert names[2, 2] == "irrelevant"
     assert names[0, 2] == names[2, 1] == names[0, 1] == "minor"
+
+
+@pytest.mark.parametrize("order", ["signal", "greedy"])
+def test_pivots_of_factor_and_of_product_agree(order):
+    draw = np.random.default_rng(5)
+    factors, a = draw.normal(size=(20, 3, 4)) * 0.1, draw.uniform(0.5, 2, (20, 3))
+    ours, theirs = pivots_of_factor(factors, a, order), pivots(factors @ factors.swapaxes(1, 2), a, order)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-9)
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-9)
+
+
+def test_the_factor_tells_small_pivots_from_lost_rank():
+    close = np.array([[1.0, 0.0], [1.0, 1e-10]]) * 0.1
+    times, found = pivots_of_factor(close, np.array([2.0, 1.0]))
+    assert found[1] == pytest.approx(1e-22, rel=1e-4)
+    assert np.isfinite(times).all()
+    with pytest.raises(SaddlesError, match="signal or greedy"):
+        pivots(np.eye(2), np.ones(2), "random")

@@ -7,7 +7,7 @@ import numpy as np
 
 from saddles.concepts.model import SymmetricTwoLayer
 from saddles.concepts.task import Identity
-from saddles.concepts.theory import pivots
+from saddles.concepts.theory import pivots, pivots_of_factor
 from saddles.core.errors import SaddlesError
 
 
@@ -16,7 +16,9 @@ class Failure:
     """What `failure` says; concepts are counted from 1.
 
     `times` are the predicted gradient times at which w_pp passes ½ (infinity where W(0) has no
-    rank left for p); `lost` those later than the horizon; `never` those that no horizon helps.
+    rank left for p); `lost` those later than the horizon; `never` those that no horizon helps:
+    of a start of rank r the r strongest concepts that it reaches are learned in the end, for
+    states that hold a weaker one instead are saddles.
     """
 
     horizon: float | None
@@ -36,9 +38,10 @@ class Failure:
             until = "in the end" if self.horizon is None else f"by time {self.horizon:g}"
             return f"every concept is learned {until}"
         late = [p for p in self.lost if p not in self.never]
+        never = [p for p in self.lost if p in self.never]
         parts = []
-        if self.never:
-            parts.append(f"{_named(self.never)} never, because W(0) is rank-deficient and the flow preserves rank")
+        if never:
+            parts.append(f"{_named(never)} never, because W(0) is rank-deficient and the flow preserves rank")
         if late:
             when = ", ".join(f"{self.times[p - 1]:.4g}" for p in late)
             parts.append(f"{_named(late)} only at time {when}, after the horizon {self.horizon:g}")
@@ -64,15 +67,19 @@ def failure(model: Any, task: Identity, horizon: float | None = None) -> Failure
         )
     if horizon is not None and not horizon > 0:
         raise SaddlesError.about(f"horizon={horizon!r} came", "a positive time is needed", "use None for no horizon")
-    weights = task.to_concepts(model.product(task.size))
-    times, _ = pivots(weights, task.strengths[: task.concepts])
-    limit = np.inf if horizon is None else horizon
-    lost = ~np.isfinite(times) | (times > limit)
+    factor = task.rotation.T @ model.start(task.size)
+    law = pivots_of_factor if model.weights is None else pivots
+    start = factor if model.weights is None else task.to_concepts(model.product(task.size))
+    strengths = task.strengths[: task.concepts]
+    times, _ = law(start, strengths)
+    last, _ = law(start, strengths, "signal")
+    times, never = np.where(np.isfinite(times), times, last), ~np.isfinite(last)
+    lost = never | ~np.isfinite(times) if horizon is None else times > horizon
     return Failure(
         horizon=horizon,
         times=tuple(float(t) for t in times),
         lost=tuple(int(p) + 1 for p in np.flatnonzero(lost)),
-        never=tuple(int(p) + 1 for p in np.flatnonzero(~np.isfinite(times))),
+        never=tuple(int(p) + 1 for p in np.flatnonzero(never)),
     )
 
 

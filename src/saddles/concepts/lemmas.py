@@ -99,7 +99,7 @@ def check_all(
     best: Assumptions | None = None
     for kappa in np.concatenate([[KAPPA_LEAST], np.geomspace(1.101, 30, 120)]):
         K = max(K_LEAST, 2 * C * (kappa - 1)) if math.isfinite(C) else K_LEAST
-        constants = _with_largest_P(alpha, gamma, omega, beta, len(ascending), float(kappa), K, C, corrected)
+        constants = _with_largest_p(alpha, gamma, omega, beta, len(ascending), float(kappa), K, C, corrected)
         found = _judge(constants, ascending, gap, rate, corrected)
         if best is None or _worst(found) > _worst(best):
             best = found
@@ -111,7 +111,7 @@ def _worst(found: Assumptions) -> float:
     return min(check.margin for check in found.checks)
 
 
-def _with_largest_P(
+def _with_largest_p(
     alpha: float, gamma: float, omega: float, beta: float, size: int, kappa: float, K: float, C: float,
     corrected: bool,
 ) -> Constants:  # fmt: skip

@@ -46,6 +46,7 @@ class SGD:
         loss: "sum" is ½‖f(x) − x‖² averaged over the batch, the text's; "mean" is ‖f(x) − x‖²
             averaged over batch and coordinates, as the authors' code has it.
         save_every: steps between saved instants; None saves about 200 of them.
+        steps: stop after so many steps, if that is before the epochs end.
 
     `time` is rate × step, × 2/d under the coordinate mean: then it is gradient time of the text's loss.
     """
@@ -55,6 +56,7 @@ class SGD:
     epochs: int = 40
     loss: str = "sum"
     save_every: int | None = None
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf") or self.epochs < 1 or (self.batch is not None and self.batch < 1):
@@ -74,7 +76,7 @@ class SGD:
                 f"a batch of {batch} of {points} points came", "an epoch needs one batch", "use batch=None"
             )
         each = points // batch
-        total = each * self.epochs
+        total = min(each * self.epochs, self.steps or each * self.epochs)
         stride = max(1, total // 200) if self.save_every is None else self.save_every
         return each, stride, total // stride
 
@@ -111,7 +113,6 @@ class _Plan:
     loss: str
     each: int
     batch: int | None
-    stride: int
     saves: int
     jacobian: bool
     side_by_side: bool
@@ -131,7 +132,7 @@ def _observe(plan: _Plan, layers: Layers, run: dict[str, Any]) -> dict[str, Arra
     return found
 
 
-def _one_run(plan: _Plan, shuffles: Array, run: dict[str, Any]) -> dict[str, Array]:
+def _one_run(plan: _Plan, shuffles: Array, stride: Array, run: dict[str, Any]) -> dict[str, Array]:
     def step(count: Array, layers: Layers) -> Layers:
         if plan.batch is None:
             inputs = run["data"]
@@ -143,8 +144,8 @@ def _one_run(plan: _Plan, shuffles: Array, run: dict[str, Any]) -> dict[str, Arr
         return jax.tree.map(lambda leaf, slope: leaf - run["rate"] * slope, layers, slopes)
 
     def save(layers: Layers, block: Array) -> tuple[Layers, dict[str, Array]]:
-        first = block * plan.stride
-        layers = jax.lax.fori_loop(first, first + plan.stride, step, layers)
+        first = block * stride
+        layers = jax.lax.fori_loop(first, first + stride, step, layers)
         return layers, _observe(plan, layers, run)
 
     start = _observe(plan, run["layers"], run)
@@ -153,8 +154,8 @@ def _one_run(plan: _Plan, shuffles: Array, run: dict[str, Any]) -> dict[str, Arr
 
 
 @partial(jax.jit, static_argnums=0)
-def _all_runs(plan: _Plan, shuffles: Array, runs: dict[str, Any]) -> dict[str, Array]:
-    one = partial(_one_run, plan, shuffles)
+def _all_runs(plan: _Plan, shuffles: Array, stride: Array, runs: dict[str, Any]) -> dict[str, Array]:
+    one = partial(_one_run, plan, shuffles, stride)
     return jax.vmap(one)(runs) if plan.side_by_side else jax.lax.map(one, runs)
 
 
@@ -164,7 +165,6 @@ def train(
     seeds: Sequence[int],
     method: SGD,
     *,
-    rates: Sequence[float] | None = None,
     keep: Sequence[str] = (),
     precision: str = "float64",
 ) -> Trajectory:
@@ -173,7 +173,6 @@ def train(
     Args:
         models, tasks, seeds: one of each for every run. Seeds draw the weights and the order of the
             data; runs of one seed see the points in the same order whatever their task.
-        rates: learning rates, where runs differ in it; `time` is then that of the method's rate.
         keep: `jacobian` (linear networks without biases: its first s columns) and `hierarchy`
             (outputs at all x̂(v)).
 
@@ -181,22 +180,23 @@ def train(
     """
     began = clock.perf_counter()
     first, task = models[0], tasks[0]
-    method_plan = _plan(first, task, method, keep)
+    if len({(t.size, t.concepts, t.samples, t.clusters) for t in tasks}) > 1:
+        raise SaddlesError.about("tasks of several shapes came", "one program trains one shape", "train each apart")
+    method_plan, stride = _plan(first, task, method, keep)
     unique = sorted(set(seeds))
     shuffles = np.stack([task.shuffles(method.epochs if method.batch else 1, seed) for seed in unique]).astype(np.int32)
     made = [
-        _prepare(model, task_, seed, rate, precision, "hierarchy" in keep) | {"order": jnp.asarray(unique.index(seed))}
-        for model, task_, seed, rate in zip(models, tasks, seeds, rates or [method.rate] * len(seeds), strict=True)
+        _prepare(model, task_, seed, method.rate, precision, "hierarchy" in keep)
+        | {"order": jnp.asarray(unique.index(seed))}
+        for model, task_, seed in zip(models, tasks, seeds, strict=True)
     ]
     runs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
-    found = {
-        name: np.moveaxis(np.asarray(values), 0, 1)
-        for name, values in _all_runs(method_plan, jnp.asarray(shuffles), runs).items()
-    }
-    return _label(models, tasks, seeds, method, method_plan, found, clock.perf_counter() - began)
+    saved = _all_runs(method_plan, jnp.asarray(shuffles), jnp.asarray(stride), runs)
+    found = {name: np.moveaxis(np.asarray(values), 0, 1) for name, values in saved.items()}
+    return _label(models, tasks, seeds, method, method_plan, stride, found, clock.perf_counter() - began)
 
 
-def _plan(model: MLP | OneLayer, task: Identity, method: SGD, keep: Sequence[str]) -> _Plan:
+def _plan(model: MLP | OneLayer, task: Identity, method: SGD, keep: Sequence[str]) -> tuple[_Plan, int]:
     unknown = [name for name in keep if name not in KEEPABLE]
     if unknown:
         raise SaddlesError.about(f"keep={unknown!r} came", f"{', '.join(KEEPABLE)} can be kept", "use those names")
@@ -206,11 +206,11 @@ def _plan(model: MLP | OneLayer, task: Identity, method: SGD, keep: Sequence[str
         raise SaddlesError.about(
             "keep=jacobian came for a network that is not linear", "its Jacobian depends on the input", "drop it"
         )
-    return _Plan(
+    plan = _Plan(
         activation=network.activation, size=task.size, loss=method.loss, each=each, batch=method.batch,
-        stride=stride, saves=saves, jacobian="jacobian" in keep,
-        side_by_side=max([task.size, *network.widths]) <= TINY,
+        saves=saves, jacobian="jacobian" in keep, side_by_side=max([task.size, *network.widths]) <= TINY,
     )  # fmt: skip
+    return plan, stride
 
 
 def _prepare(
@@ -239,14 +239,14 @@ def _prepare(
 
 
 def _label(
-    models: Sequence[Any], tasks: Sequence[Identity], seeds: Sequence[int], method: SGD, plan: _Plan,
+    models: Sequence[Any], tasks: Sequence[Identity], seeds: Sequence[int], method: SGD, plan: _Plan, stride: int,
     found: dict[str, np.ndarray], wall_time: float,
 ) -> Trajectory:  # fmt: skip
     alive = np.isfinite(found["loss"]).any(axis=1)
     rows = len(alive) if alive.all() else int(np.argmin(alive))
     diverged = not np.isfinite(found["loss"]).all()
     found = {name: values[:rows] for name, values in found.items()}
-    steps = plan.stride * np.arange(rows)
+    steps = stride * np.arange(rows)
     targets = np.stack([task.target for task in tasks])
     outputs = found["outputs"].astype(float)
     whole = outputs.shape[2] > 1

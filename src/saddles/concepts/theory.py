@@ -185,32 +185,62 @@ def pivots(weights: Any, strengths: Any, order: str = "greedy") -> tuple[np.ndar
             concept starts from nearly nothing.
 
     Returns:
-        (times, pivots), shapes (..., s). A pivot below 1e-14 of w_pp(0) is set to 0 and its time
-        to infinity: W(0) has no rank left for p, and the flow preserves rank.
+        (times, pivots), shapes (..., s). A pivot below 1e-13 of w_pp(0) is taken for 0 and its time
+        is infinite: W(0) has no rank left for p, and the flow preserves rank. `pivots_of_factor`
+        tells such pivots apart down to 1e-26.
 
     Found for this project; not in the paper.
     """
     a = np.asarray(strengths, dtype=float)
     s = a.shape[-1]
-    W = np.array(np.asarray(weights, dtype=float)[..., :s, :s])
-    shape = a.shape[:-1]
-    W, a = W.reshape(-1, s, s), a.reshape(-1, s)
+    W = np.array(np.asarray(weights, dtype=float)[..., :s, :s]).reshape(-1, s, s)
+
+    def eliminate(W: np.ndarray, p: np.ndarray, pivot: np.ndarray) -> np.ndarray:
+        row = W[np.arange(len(W)), p]
+        scale = np.where(pivot > 0, 1 / np.where(pivot > 0, pivot, 1.0), 0.0)
+        return W - scale[:, None, None] * row[:, :, None] * row[:, None, :]
+
+    return _eliminate(W, a, order, lambda W: np.diagonal(W, axis1=1, axis2=2), eliminate, 1e-13)
+
+
+def pivots_of_factor(factor: Any, strengths: Any, order: str = "greedy") -> tuple[np.ndarray, np.ndarray]:
+    """The same from U(0), shape (..., d, hidden), by orthogonalising its rows: no squares, no lost digits."""
+    a = np.asarray(strengths, dtype=float)
+    s = a.shape[-1]
+    U = np.array(np.asarray(factor, dtype=float)[..., :s, :])
+    U = U.reshape(-1, s, U.shape[-1])
+
+    def eliminate(U: np.ndarray, p: np.ndarray, pivot: np.ndarray) -> np.ndarray:
+        row = U[np.arange(len(U)), p]
+        norm = np.sqrt(np.where(pivot > 0, pivot, 1.0))[:, None]
+        unit = np.where(pivot[:, None] > 0, row / norm, 0.0)
+        for _ in range(2):
+            U = U - np.einsum("nih,nh->ni", U, unit)[:, :, None] * unit[:, None, :]
+        return U
+
+    return _eliminate(U, a, order, lambda U: np.sum(U**2, axis=2), eliminate, 1e-26)
+
+
+def _eliminate(
+    state: np.ndarray, strengths: np.ndarray, order: str, read: Any, eliminate: Any, tolerance: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take one concept after another out of a stack of states; `read` gives the pivots that are left."""
+    if order not in ("signal", "greedy"):
+        raise SaddlesError.about(f"order={order!r} came", "signal or greedy is meant", "leave it out")
+    a = strengths.reshape(-1, strengths.shape[-1])
     rows = np.arange(len(a))
-    first = np.diagonal(W, axis1=1, axis2=2).copy()
+    floor = tolerance * read(state)
     found, when = np.zeros_like(a), np.full_like(a, np.inf)
     left = np.ones_like(a, dtype=bool)
-    for _ in range(s):
-        pivot = np.diagonal(W, axis1=1, axis2=2)
-        pivot = np.where(pivot > 1e-14 * first, pivot, 0.0)
+    for _ in range(a.shape[1]):
+        pivot = read(state)
+        pivot = np.where(pivot > floor, pivot, 0.0)
         with np.errstate(divide="ignore"):
             own = -np.log(pivot) / (4 * a)
-        key = np.where(left, own if order == "greedy" else -a, np.inf)
-        key = np.where(left & ~np.isfinite(key), np.finfo(float).max, key)
+        key = own if order == "greedy" else -a
+        key = np.where(left, np.minimum(key, np.finfo(float).max), np.inf)
         p = np.argmin(key, axis=1)
         found[rows, p], when[rows, p] = pivot[rows, p], own[rows, p]
         left[rows, p] = False
-        row = W[rows, p]
-        safe = np.where(pivot[rows, p] > 0, pivot[rows, p], 1.0)
-        scale = np.where(pivot[rows, p] > 0, 1 / safe, 0.0)
-        W = W - scale[:, None, None] * row[:, :, None] * row[:, None, :]
-    return when.reshape(*shape, s), found.reshape(*shape, s)
+        state = eliminate(state, p, pivot[rows, p])
+    return when.reshape(strengths.shape), found.reshape(strengths.shape)

@@ -35,7 +35,7 @@ def stage_plot(trajectory: xr.Dataset) -> Figure:
             share.plot(clock, one[name], color=colour, label=words, **MEASURED)
         share.plot(clock, one["test_loss"] - one["test_loss"][0], label="test loss", **THEORY)
         share.set(xlabel="gradient time", ylabel="change of the test loss", title="Who changes the test loss")
-        share.legend(fontsize=8)
+        share.legend(fontsize=8, loc="center right")
         learned = clock[
             min(
                 len(clock) - 1,
@@ -52,7 +52,7 @@ def _deepest(loss: np.ndarray) -> int:
     return int(np.argmax((scaled - np.minimum.accumulate(scaled, axis=0)).max(axis=0)))
 
 
-def _entries(axis: Any, clock: np.ndarray, jacobian: np.ndarray) -> None:
+def _entries(axis: Any, clock: np.ndarray, jacobian: np.ndarray, place: str = "center right") -> None:
     size = jacobian.shape[1]
     for p in range(size):
         axis.plot(clock, jacobian[:, p, p], color=COLOURS[p], label=f"w{_low(p + 1)}{_low(p + 1)}", **MEASURED)
@@ -62,7 +62,7 @@ def _entries(axis: Any, clock: np.ndarray, jacobian: np.ndarray) -> None:
             axis.plot(
                 clock, jacobian[:, p, j], color=GREY, linestyle=next(styles), label=f"w{_low(j + 1)}{_low(p + 1)}"
             )
-    axis.legend(fontsize=8, ncols=2 if size > 2 else 1, loc="center right")
+    axis.legend(fontsize=8, ncols=2 if size > 2 else 1, loc=place)
 
 
 def _low(number: int) -> str:
@@ -77,8 +77,18 @@ def _events(axis: Any, grid: np.ndarray, names: bool = True) -> None:
             axis.axvline(at, color=COLOURS[i] if i == j else GREY, linewidth=1, linestyle="-" if i == j else ":")
             if names:
                 words = f"w{_low(i + 1)}{_low(j + 1)} {'grows' if i == j else 'suppressed'}"
-                axis.annotate(words, (at, 1), xycoords=("data", "axes fraction"), xytext=(3, -3), fontsize=7.5,
-                              textcoords="offset points", va="top", rotation=90, color="#555555")  # fmt: skip
+                axis.annotate(
+                    words,
+                    (at, 1),
+                    xycoords=("data", "axes fraction"),
+                    xytext=(3, -3),
+                    fontsize=7.5,
+                    textcoords="offset points",
+                    va="top",
+                    rotation=90,
+                    color="#555555",
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
+                )
 
 
 def search(trajectory: xr.Dataset) -> Figure:
@@ -94,7 +104,7 @@ def search(trajectory: xr.Dataset) -> Figure:
         top.set(
             xscale="log", ylabel="test loss", title=f"Test loss of the best start found ({trajectory.attrs['example']})"
         )
-        _entries(bottom, clock[shown], jacobian[shown])
+        _entries(bottom, clock[shown], jacobian[shown], "center left")
         bottom.set(xscale="log", xlabel="gradient time", ylabel="entry of W", title="Its Jacobian")
         end = clock[np.flatnonzero(trajectory["test_loss"].values > 1e-3 * trajectory["test_loss"].values[0])[-1]]
         for axis in (top, bottom):
@@ -129,26 +139,32 @@ def search(trajectory: xr.Dataset) -> Figure:
 
 
 def failure_plot(trajectory: xr.Dataset) -> Figure:
-    """Entries of W to the horizon and beyond, from full rank (left) and rank two (right), and predicted against seen."""
+    """Entries of W to the horizon and beyond, from full rank and from rank two; predicted against seen times."""
     clock, horizon = trajectory["time"].values, float(trajectory.attrs["horizon"])
     with look():
         figure, (axes,) = sheet(1, 3, 15, 4.4)
         for axis, rank in zip(axes, (3, 2), strict=False):
             one = trajectory.sel(rank=rank)
-            _entries(axis, clock, one["jacobian"].transpose("time", "row", "column").values)
+            _entries(axis, clock[1:], one["jacobian"].transpose("time", "row", "column").values[1:], "center left")
             axis.axvline(horizon, color=INK, linewidth=1)
-            axis.annotate("horizon", (horizon, 0.45), xycoords=("data", "axes fraction"), xytext=(4, 0), fontsize=8,
-                          textcoords="offset points")  # fmt: skip
+            axis.annotate(
+                "horizon",
+                (horizon, 0.45),
+                xycoords=("data", "axes fraction"),
+                xytext=(4, 0),
+                fontsize=8,
+                textcoords="offset points",
+            )
             for p, at in enumerate(one["said_time"].isel(run=0).values):
                 if np.isfinite(at):
                     axis.axvline(at, color=COLOURS[p], linewidth=1, linestyle=(0, (4, 2)))
             title = "W(0) of full rank: lost only within the horizon" if rank == 3 else "W(0) of rank 2: lost for ever"
             axis.set(
-                xscale="symlog",
+                xscale="log",
                 xlabel="gradient time (dashed: predicted growth)",
                 ylabel="entry of W",
                 title=title,
-                xlim=(0, clock[-1]),
+                xlim=(clock[1], clock[-1]),
             )
         said = trajectory["said_time"].sel(rank=3).transpose("run", "coordinate").values
         major = trajectory["major"].sel(rank=3).transpose("time", "run", "coordinate").values
@@ -180,7 +196,7 @@ def breakdown(trajectory: xr.Dataset) -> Figure:
         axes[0].plot(
             widths,
             100 * depth.mean(axis=1),
-            "o-",
+            "o",
             color=COLOURS[0],
             label="mean depth, % of the first loss",
             **MEASURED,
@@ -246,8 +262,13 @@ def pivot_law(trajectory: xr.Dataset) -> Figure:
         nearest = np.nanmin(np.where(np.isfinite(margin), margin, np.nan), axis=1)
         wrong = (said != lost).any(1)
         bins = np.geomspace(1e-3, 5, 24)
-        axes[2].hist([nearest[~wrong], nearest[wrong]], bins=bins, stacked=True, color=[COLOURS[2], COLOURS[3]],
-                     label=[f"right: {100 * named:.1f} % name all, {100 * right:.1f} % whether", "wrong"])  # fmt: skip
+        axes[2].hist(
+            [nearest[~wrong], nearest[wrong]],
+            bins=bins,
+            stacked=True,
+            color=[COLOURS[2], COLOURS[3]],
+            label=[f"right: {100 * named:.1f} % name all, {100 * right:.1f} % whether", "wrong"],
+        )
         axes[2].set(
             xscale="log",
             xlabel="|log(predicted time / horizon)| of the nearest concept",
@@ -268,8 +289,12 @@ def lemma_table(trajectory: xr.Dataset) -> Figure:
         holds = 100 * (margin >= -1e-6).mean(axis=0)
         made = axes[0].bar(range(len(lemmas)), holds, color=[COLOURS[2] if h == 100 else COLOURS[3] for h in holds])
         axes[0].bar_label(made, [f"{h:.3g}" for h in holds], fontsize=8)
-        axes[0].set(ylim=(0, 112), xticks=range(len(lemmas)), ylabel="% of instances in which it holds",
-                    title=f"{len(margin)} instances that meet D.1 to D.5")  # fmt: skip
+        axes[0].set(
+            ylim=(0, 112),
+            xticks=range(len(lemmas)),
+            ylabel="% of instances in which it holds",
+            title=f"{len(margin)} instances that meet D.1 to D.5",
+        )
         axes[0].set_xticklabels(lemmas)
         third = np.maximum(margin[:, lemmas.index("D.3")], -6)
         axes[1].plot(trajectory["correlation"], third, ".", color=COLOURS[0], markersize=4)
@@ -289,9 +314,17 @@ def lemma_table(trajectory: xr.Dataset) -> Figure:
             axes[2].vlines(place, np.nanmin(finite, axis=0), np.nanmax(finite, axis=0), color=COLOURS[k], linewidth=1)
             for x, part in zip(place, share, strict=True):
                 if part < 1:
-                    axes[2].annotate(f"∞ in {100 * (1 - part):.0f} %", (x, 1), xycoords=("data", "axes fraction"), fontsize=7,
-                                     rotation=90, va="top", ha="center", color=COLOURS[k])  # fmt: skip
+                    axes[2].annotate(
+                        f"∞ in {100 * (1 - part):.0f} %",
+                        (x, 1),
+                        xycoords=("data", "axes fraction"),
+                        fontsize=7,
+                        rotation=90,
+                        va="top",
+                        ha="center",
+                        color=COLOURS[k],
+                    )
         axes[2].set(yscale="log", xticks=range(len(constants)), title="Least constants that hold, figure 10's task")
         axes[2].set_xticklabels(constants, fontsize=8)
-        axes[2].legend(fontsize=8, loc="center right")
+        axes[2].legend(fontsize=8, loc="center")
     return figure

@@ -66,7 +66,7 @@ def _marks(one: xr.Dataset) -> np.ndarray:
 
 
 def memorisation_paths(trajectory: xr.Dataset) -> Figure:
-    """Outputs of several seeds in the plane of the concepts, relative to the test point; the deepest detour in colour."""
+    """Outputs of all seeds in the plane of the concepts over μ; the one with the deepest detour in colour."""
     labels = [str(label) for label in trajectory["setting"].values]
     with look():
         figure, (axes,) = sheet(1, len(labels), 5.2 * len(labels), 4.9)
@@ -77,11 +77,16 @@ def memorisation_paths(trajectory: xr.Dataset) -> Figure:
             for k in range(path.shape[1]):
                 axis.plot(path[:, k, 0], path[:, k, 1], color="#cccccc", linewidth=0.9, zorder=1)
             axis.plot(path[:, best, 0], path[:, best, 1], color=colour, zorder=3, label="deepest detour", **MEASURED)
-            axis.plot([], [], color="#cccccc", label=f"all {path.shape[1]} seeds")
+            axis.plot([], [], color="#cccccc", label=f"seeds: {path.shape[1]}")
             axis.plot([1], [1], "*", color=INK, markersize=13, label="test point")
             axis.plot([1, 0], [0, 1], "o", color=GREY, markersize=8, label="cluster centres")
-            axis.set(title=f"{trajectory.attrs['network'].split(',')[0]}, {label}", xlabel="output / μ, concept 1",
-                     ylabel="output / μ, concept 2", xlim=(-0.8, 1.4), ylim=(-0.8, 1.4))  # fmt: skip
+            axis.set(
+                title=f"{trajectory.attrs['network'].split(',')[0]}, {label}",
+                xlabel="output / μ, concept 1",
+                ylabel="output / μ, concept 2",
+                xlim=(-0.8, 1.4),
+                ylim=(-0.8, 1.4),
+            )
             axis.legend(loc="lower right", fontsize=8)
     return figure
 
@@ -98,10 +103,14 @@ def memorisation_losses(trajectory: xr.Dataset) -> Figure:
             best = _deepest(one)
             axis.plot(clock, loss, color="#cccccc", linewidth=0.9, zorder=1)
             axis.plot(clock, loss[:, best], color=colour, zorder=3, label="deepest rise", **MEASURED)
-            axis.plot([], [], color="#cccccc", label=f"all {loss.shape[1]} seeds")
+            axis.plot([], [], color="#cccccc", label=f"seeds: {loss.shape[1]}")
             end = clock[np.flatnonzero((loss > 0.01).any(axis=1))[-1]]
-            axis.set(title=f"{trajectory.attrs['network'].split(',')[0]}, {label}", xlabel="gradient time", ylim=(0, 1.25),
-                     xlim=(0, end))  # fmt: skip
+            axis.set(
+                title=f"{trajectory.attrs['network'].split(',')[0]}, {label}",
+                xlabel="gradient time",
+                ylim=(0, 1.25),
+                xlim=(0, end),
+            )
             axis.legend(loc="upper right", fontsize=8)
         axes[0].set_ylabel("test loss / its start")
     return figure
@@ -172,8 +181,13 @@ def slopes(trajectory: xr.Dataset) -> Figure:
             right.plot(x, y, color=COLOURS[j], label=f"{method}, rate {rates[0]:g}", **MEASURED)
         scale = float(trajectory["error"].isel(rate=0, method=0).mean())
         left.plot(rates, scale * rates / rates[0], **THEORY | {"linewidth": 1}, label="slope 1")
-        left.set(xscale="log", yscale="log", xlabel="learning rate", ylabel="largest distance from Theorem 4.1",
-                 title="Error of the theory against training")  # fmt: skip
+        left.set(
+            xscale="log",
+            yscale="log",
+            xlabel="learning rate",
+            ylabel="largest distance from Theorem 4.1",
+            title="Error of the theory against training",
+        )
         left.legend()
         right.plot(*trajectory["predicted"].transpose("time", "coordinate").values.T, **THEORY, label="Theorem 4.1")
         right.plot(*trajectory["target"].values, "*", color=INK, markersize=13, label="test point")

@@ -40,19 +40,27 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
                 for seed in seeds
             ]
         )
-        found, report = flow_many(_reduced(factors), task.strengths, task.target, times, keep=("output",), rtol=1e-6)
+        found, status = flow_many(_reduced(factors), task.strengths, task.target, times, keep=("output",), rtol=1e-6)
         losses[:, i] = test_loss(found["output"], task.target).reshape(len(times), len(seeds), -1)
     dims = ("time", "width", "seed", "run")
     whole = make_trajectory(
-        {"loss": (dims, losses)}, times, unit="gradient time", lab="concepts", kind="simulated", task=task,
-        coords={"width": widths, "seed": seeds}, status=report.status,
-    )  # fmt: skip
+        {"loss": (dims, losses)},
+        times,
+        unit="gradient time",
+        lab="concepts",
+        kind="simulated",
+        task=task,
+        coords={"width": widths, "seed": seeds},
+        status=status,
+    )
     table = descents(whole["loss"])
     whole["depth"] = table["depth"].mean("run")
     whole["twice"] = (table["count"] >= 2).mean("run")
-    whole["test_loss"] = whole["loss"].isel(seed=0, run=slice(0, 12))
+    shown = whole["loss"].isel(seed=0, run=slice(0, 12))
+    whole = whole.drop_vars("loss")
+    whole["test_loss"] = shown.drop_vars("seed")
     whole.attrs["scale"] = settings["scale"]
-    return whole.drop_vars("loss")
+    return whole
 
 
 def _reduced(factors: np.ndarray) -> np.ndarray:
@@ -67,6 +75,16 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     slope = np.polyfit(np.log(trajectory["width"].values), logs, 1)[0]
     judge = partial(check, paper=PAPER, where="Section E.2", size=size)
     return [
-        judge("Transient memorisation falls with d': slope of log mean depth against log d'", values=list(slope), relation="<=", threshold=0.0),
-        judge("The widest has less than half the depth of the narrowest: ratio", values=list(depth[-1] / depth[0]), relation="<=", threshold=0.5),
-    ]  # fmt: skip
+        judge(
+            "Transient memorisation falls with d': slope of log mean depth against log d'",
+            values=list(slope),
+            relation="<=",
+            threshold=0.0,
+        ),
+        judge(
+            "The widest has less than half the depth of the narrowest: ratio",
+            values=list(depth[-1] / depth[0]),
+            relation="<=",
+            threshold=0.5,
+        ),
+    ]

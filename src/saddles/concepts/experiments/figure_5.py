@@ -46,8 +46,14 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         part = part.merge(loss_accounts(part), combine_attrs="override")
         part = part.merge(_laid_out(stages(model, task), "predicted", task.concepts))
         parts.append(part.merge(_laid_out(events(part), "seen", task.concepts), combine_attrs="override"))
-    whole = xr.concat(parts, xr.DataArray(seeds, dims="seed", name="seed"), data_vars="different", coords="minimal",
-                      compat="equals", combine_attrs="override")  # fmt: skip
+    whole = xr.concat(
+        parts,
+        xr.DataArray(seeds, dims="seed", name="seed"),
+        data_vars="different",
+        coords="minimal",
+        compat="equals",
+        combine_attrs="override",
+    )
     whole.attrs["assumptions"] = assumptions(model, task).reason
     return whole.transpose("time", "seed", ...)
 
@@ -87,10 +93,37 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     twice = descents(trajectory["test_loss"])["count"].values >= 2
     judge = partial(check, paper=PAPER, size=size, where="Figure 5")
     return [
-        judge("Each descent of the test loss is made by growing entries: least share of its fall", values=growth_share, relation=">=", threshold=0.5),
-        judge("Each ascent of the test loss is made by suppressed entries: least share of its rise", values=suppression_share, relation=">=", threshold=0.5,
-              not_applicable="" if suppression_share else "no test loss rises in these seeds"),
-        judge("Growth and suppression come in the predicted order: fraction of seeds", where="Section 4.2.1", values=float(np.mean(order)), relation=">=", threshold=1.0),
-        judge("The pivot law gives the time of growth: largest relative error", where="pivot law", values=error, relation="<=", threshold=0.1),
-        judge("The test loss descends twice: fraction of seeds (1 % prominence)", values=float(twice.mean()), relation=">=", threshold=0.1),
-    ]  # fmt: skip
+        judge(
+            "Each descent of the test loss is made by growing entries: least share of its fall",
+            values=growth_share,
+            relation=">=",
+            threshold=0.5,
+        ),
+        judge(
+            "Each ascent of the test loss is made by suppressed entries: least share of its rise",
+            values=suppression_share,
+            relation=">=",
+            threshold=0.5,
+            not_applicable="" if suppression_share else "no test loss rises in these seeds",
+        ),
+        judge(
+            "Growth and suppression come in the predicted order: fraction of seeds",
+            where="Section 4.2.1",
+            values=float(np.mean(order)),
+            relation=">=",
+            threshold=1.0,
+        ),
+        judge(
+            "The pivot law gives the time of growth: largest relative error",
+            where="pivot law",
+            values=error,
+            relation="<=",
+            threshold=0.1,
+        ),
+        judge(
+            "The test loss descends twice: fraction of seeds (1 % prominence)",
+            values=float(twice.mean()),
+            relation=">=",
+            threshold=0.1,
+        ),
+    ]

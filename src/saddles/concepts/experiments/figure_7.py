@@ -55,13 +55,17 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     return [
         judge(
             "The loss is strictly an order homomorphism: fraction of pairs in order at epochs 1, 3 and 5",
-            values=list(kept.ravel()), relation=">=", threshold=1.0,
+            values=list(kept.ravel()),
+            relation=">=",
+            threshold=1.0,
         ),
         judge(
             "Pairs out of order are so by little: largest ℓ(u) − ℓ(v), losses cut at 1",
-            values=list(_excess(cut, list(trajectory["point"].values)).ravel()), relation="<=", threshold=0.1,
+            values=list(_excess(cut, list(trajectory["point"].values)).ravel()),
+            relation="<=",
+            threshold=0.1,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _excess(losses: np.ndarray, names: list[str]) -> np.ndarray:

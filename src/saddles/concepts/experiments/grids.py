@@ -33,9 +33,7 @@ def train_grid(
     for name, values in found.data_vars.items():
         axis = values.dims.index("run")
         dims = (*values.dims[:axis], "setting", "seed", *values.dims[axis + 1 :])
-        variables[str(name)] = (
-            dims, values.values.reshape(*values.shape[:axis], *shape, *values.shape[axis + 1 :])
-        )  # fmt: skip
+        variables[str(name)] = (dims, values.values.reshape(*values.shape[:axis], *shape, *values.shape[axis + 1 :]))
     coords = {name: found.coords[name] for name in found.coords if "run" not in found.coords[name].dims}
     whole = xr.Dataset(variables, coords=coords, attrs=found.attrs)
     whole = whole.assign_coords(setting=list(labels), seed=list(seeds))

@@ -11,6 +11,7 @@ Claims and their thresholds:
 - w_ii ≤ 1 along the flow, D.5 with K = ∞, at realistic scales too.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 from saddles.concepts.ensemble import flow_many
 from saddles.concepts.experiments.grids import PAPER
 from saddles.concepts.experiments.searches import DRAWS, draw
-from saddles.concepts.lemmas import Constants, check_all, least_constants, lemma_curves, lemma_margins
+from saddles.concepts.lemmas import check_all, least_constants, lemma_curves, lemma_margins
 from saddles.concepts.task import Identity
 from saddles.concepts.theory import pivots
 from saddles.concepts.watch import PAPER_CLOCK
@@ -36,24 +37,54 @@ LEAST = ("D.1 κ", "D.2 κ", "D.3 κ", "D.4 κ", "D.5 top", "D.7 ratio", "D.8 P"
 
 
 def run(settings: dict[str, Any], context: Context) -> Trajectory:
-    """Margins of every lemma, and the least constants at realistic scales."""
+    """Margins of every lemma, and the least constants at realistic scales; all flows in one program."""
     (seed,) = context.seeds(1)
-    count = settings["instances"] // 2
-    parts = [context.part(f"s-{s}", partial(_instances, s, count, settings["instants"], seed)) for s in (2, 3)]
-    parts.append(context.part("rank-one", partial(_rank_one, settings["instants"])))
-    real = context.part("realistic", partial(_realistic, settings["realistic"], seed))
+    rng = np.random.default_rng([seed, 43])
+    with bar("starts that meet the assumptions", settings["instances"]) as progress:
+        cases = [_case(2 + k % 2, rng, progress) for k in range(settings["instances"])]
+    cases.append(_rank_one())
+    task = Identity((0.7, 1.7, 3.0), 0.05)
+    real = [
+        _Case(u, task.strengths, None, 80.0) for kind in DRAWS for u in draw(kind, 3, 3, settings["realistic"], seed)
+    ]
+    runs, status = _follow(cases + real, settings["instants"])
+    margin = np.stack(
+        [lemma_margins(one, lemma_curves(one, c.constants)).values for one, c in zip(runs, cases, strict=False)]
+    )
+    least = np.array([[least_constants(one)[name] for name in LEAST] for one in runs[len(cases) :]])
     return make_trajectory(
         {
-            "margin": (("run", "lemma"), np.concatenate([part["margin"].values for part in parts[:2]])),
-            "omega": (("run",), np.concatenate([part["omega"].values for part in parts[:2]])),
-            "correlation": (("run",), np.concatenate([part["correlation"].values for part in parts[:2]])),
-            "concepts": (("run",), np.repeat([2, 3], count)),
-            "counterexample": (("lemma",), np.nan_to_num(parts[2]["margin"].values[0], neginf=-1e6, posinf=1e6)),
-            "least": (("draw", "start", "constant"), real["least"].values),
+            "margin": (("run", "lemma"), margin[:-1]),
+            "omega": (("run",), [c.constants.omega for c in cases[:-1]]),
+            "correlation": (("run",), [c.correlation for c in cases[:-1]]),
+            "concepts": (("run",), [len(c.strengths) for c in cases[:-1]]),
+            "counterexample": (("lemma",), np.nan_to_num(margin[-1], neginf=-1e6, posinf=1e6)),
+            "least": (("draw", "start", "constant"), least.reshape(len(DRAWS), -1, len(LEAST))),
         },
-        [0.0], unit="end of the run", lab="concepts", kind="simulated and predicted",
+        [0.0],
+        unit="end of the run",
+        lab="concepts",
+        kind="simulated and predicted",
+        status=status,
         coords={"lemma": list(LEMMAS), "constant": list(LEAST), "draw": list(DRAWS)},
-    )  # fmt: skip
+    )
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A start, its a in any order, the constants that fit it, and how long to follow it."""
+
+    factor: np.ndarray
+    strengths: np.ndarray
+    constants: Any
+    until: float
+
+    @property
+    def correlation(self) -> float:
+        """The largest |w_ij| / √(w_ii w_jj)."""
+        shape = self.factor @ self.factor.T
+        own = np.sqrt(np.diag(shape))
+        return float(np.abs(shape / np.outer(own, own))[~np.eye(len(own), dtype=bool)].max())
 
 
 def _scaled(shape: np.ndarray, ascending: np.ndarray, slack: float) -> float:
@@ -67,76 +98,45 @@ def _scaled(shape: np.ndarray, ascending: np.ndarray, slack: float) -> float:
     return 10.0 ** (low - slack)
 
 
-def _instances(s: int, count: int, instants: int, seed: int) -> Trajectory:
-    rng = np.random.default_rng([seed, 43, s])
-    factors, strengths, constants, near = [], [], [], []
-    with bar(f"starts that meet the assumptions, s = {s}", count) as progress:
-        while len(factors) < count:
-            u = rng.normal(size=(s, s))
-            shape = u @ u.T
-            size = np.abs(shape)
-            if size.max() > 10 * size.min():
-                continue
-            ascending = np.cumprod(np.concatenate([[1.0], rng.uniform(3.2, 8.0, s - 1)]))
-            scale = _scaled(size, ascending, rng.uniform(0, 5))
-            factors.append(np.sqrt(scale) * u)
-            strengths.append(ascending)
-            constants.append(check_all(scale * size, ascending).constants)
-            own = np.sqrt(np.diag(shape))
-            near.append(float(np.abs(shape / np.outer(own, own))[~np.eye(s, dtype=bool)].max()))
-            progress.advance()
-    margins = _margins(np.stack(factors), np.stack(strengths), constants, instants)
-    return make_trajectory(
-        {
-            "margin": (("run", "lemma"), margins),
-            "omega": (("run",), [c.omega for c in constants]),
-            "correlation": (("run",), near),
-        },
-        [0.0], unit="end of the run",
-    )  # fmt: skip
+def _case(s: int, rng: np.random.Generator, progress: Any) -> _Case:
+    while True:
+        u = rng.normal(size=(s, s))
+        size = np.abs(u @ u.T)
+        if size.max() <= 10 * size.min():
+            break
+    ascending = np.cumprod(np.concatenate([[1.0], rng.uniform(3.2, 8.0, s - 1)]))
+    scale = _scaled(size, ascending, rng.uniform(0, 5))
+    factor = np.sqrt(scale) * u
+    progress.advance()
+    end = 1.1 * float(pivots(factor @ factor.T, ascending)[0].max())
+    return _Case(factor, ascending, check_all(scale * size, ascending).constants, end)
 
 
-def _rank_one(instants: int) -> Trajectory:
+def _rank_one() -> _Case:
     """The counterexample to D.3: a = (18, 1), W(0) = 1e-66 everywhere."""
-    ascending, factor = np.array([1.0, 18.0]), np.full((1, 2, 1), 1e-33)
-    constants = check_all(np.full((2, 2), 1e-66), ascending).constants
-    margins = _margins(factor, ascending[None], [constants], instants, until=45.0)
-    return make_trajectory({"margin": (("run", "lemma"), margins)}, [0.0], unit="end of the run")
+    ascending = np.array([1.0, 18.0])
+    return _Case(np.full((2, 1), 1e-33), ascending, check_all(np.full((2, 2), 1e-66), ascending).constants, 45.0)
 
 
-def _margins(
-    factors: np.ndarray, strengths: np.ndarray, constants: list[Constants], instants: int, until: float | None = None
-) -> np.ndarray:
-    weights = factors @ factors.swapaxes(1, 2)
-    end = 1.1 * float(pivots(weights, strengths)[0].max()) if until is None else until
-    times = np.unique(np.concatenate([np.linspace(0, end, instants), np.geomspace(end * 1e-4, end, instants)]))
-    found, _ = flow_many(factors, strengths, np.ones(strengths.shape[1]), times, keep=("jacobian",), rtol=1e-7)
-    rows = []
-    for k, c in enumerate(constants):
-        one = make_trajectory(
-            {"jacobian": (("time", "row", "column"), found["jacobian"][:, k]), "strength": (("coordinate",), strengths[k])},
-            times, unit="gradient time", coords={"paper_time": ("time", PAPER_CLOCK * times)},
-        )  # fmt: skip
-        rows.append(lemma_margins(one, lemma_curves(one, c)).values)
-    return np.stack(rows)
-
-
-def _realistic(count: int, seed: int) -> Trajectory:
-    """Figure 10's task, which meets a_i > 3a_j, from starts as they are drawn in practice."""
-    task = Identity((0.7, 1.7, 3.0), 0.05)
-    least = np.zeros((len(DRAWS), count, len(LEAST)))
-    for i, kind in enumerate(DRAWS):
-        factors = draw(kind, 3, 3, count, seed)
-        times = np.concatenate([[0.0], np.geomspace(1e-3, 80.0, 600)])
-        found, _ = flow_many(factors, task.strengths, task.target, times, keep=("jacobian",), rtol=1e-7)
-        for k in range(count):
-            one = make_trajectory(
-                {"jacobian": (("time", "row", "column"), found["jacobian"][:, k]), "strength": (("coordinate",), task.strengths)},
-                times, unit="gradient time", coords={"paper_time": ("time", PAPER_CLOCK * times)},
-            )  # fmt: skip
-            constants = least_constants(one)
-            least[i, k] = [constants[name] for name in LEAST]
-    return make_trajectory({"least": (("draw", "start", "constant"), least)}, [0.0], unit="end of the run")
+def _follow(cases: list[_Case], instants: int) -> tuple[list[Trajectory], str]:
+    """Every case to its own end: the flow of a on time t is that of a × end on t / end."""
+    shares = np.unique(np.concatenate([np.linspace(0, 1, instants), np.geomspace(1e-4, 1, instants)]))
+    factors, strengths = np.zeros((len(cases), 3, 3)), np.zeros((len(cases), 3))
+    for k, case in enumerate(cases):
+        factors[k, : case.factor.shape[0], : case.factor.shape[1]] = case.factor
+        strengths[k, : len(case.strengths)] = case.strengths * case.until
+    found, status = flow_many(factors, strengths, 1.0, shares, keep=("jacobian",), rtol=1e-7)
+    runs = []
+    for k, case in enumerate(cases):
+        s, times = len(case.strengths), case.until * shares
+        jacobian = found["jacobian"][:, k, :s, :s]
+        variables: dict[str, Any] = {
+            "jacobian": (("time", "row", "column"), jacobian),
+            "strength": (("coordinate",), case.strengths),
+        }
+        clock = {"paper_time": ("time", PAPER_CLOCK * times)}
+        runs.append(make_trajectory(variables, times, unit="gradient time", coords=clock))
+    return runs, status
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
@@ -144,12 +144,31 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     margin = trajectory["margin"]
     judge = partial(check, paper=PAPER, size=size, sizes=("tiny", "laptop", "gpu", "paper"))
     found = [
-        judge(f"Lemma {name} holds where the assumptions do: least margin (log)", where=f"Lemma {name}", values=list(margin.sel(lemma=name).values), relation=">=", threshold=-1e-6)
-        for name in LEMMAS if name != "D.3"
-    ]  # fmt: skip
+        judge(
+            f"Lemma {name} holds where the assumptions do: least margin (log)",
+            where=f"Lemma {name}",
+            values=list(margin.sel(lemma=name).values),
+            relation=">=",
+            threshold=-1e-6,
+        )
+        for name in LEMMAS
+        if name != "D.3"
+    ]
     top = trajectory["least"].sel(constant="D.5 top").values.ravel()
     return [
         *found,
-        judge("Lemma D.3 as printed is false, though all assumptions hold: its margin at rank one", where="Lemma D.3", values=float(trajectory["counterexample"].sel(lemma="D.3")), relation="<=", threshold=-1.0),
-        judge("Major entries never exceed 1 along the flow: largest w_ii at realistic scales", where="Lemma D.5", values=list(top), relation="<=", threshold=1 + 1e-5),
-    ]  # fmt: skip
+        judge(
+            "Lemma D.3 as printed is false, though all assumptions hold: its margin at rank one",
+            where="Lemma D.3",
+            values=float(trajectory["counterexample"].sel(lemma="D.3")),
+            relation="<=",
+            threshold=-1.0,
+        ),
+        judge(
+            "Major entries never exceed 1 along the flow: largest w_ii at realistic scales",
+            where="Lemma D.5",
+            values=list(top),
+            relation="<=",
+            threshold=1 + 1e-5,
+        ),
+    ]

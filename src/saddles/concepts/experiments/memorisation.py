@@ -61,8 +61,15 @@ def join(found: dict[str, Trajectory]) -> Trajectory:
         parts.append(part)
     most = max(part.sizes["seed"] for part in parts)
     parts = [part.assign_coords(seed=list(range(part.sizes["seed"]))).reindex(seed=list(range(most))) for part in parts]
-    whole = xr.concat(parts, "setting", data_vars="all", coords="minimal", compat="override", join="override",
-                      combine_attrs="override")  # fmt: skip
+    whole = xr.concat(
+        parts,
+        "setting",
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+        join="override",
+        combine_attrs="override",
+    )
     whole["time"].attrs["unit"] = "steps"
     return whole.transpose("time", ...)
 
@@ -77,7 +84,7 @@ def depth_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
         real = trajectory["test_loss"].sel(setting=label).isel(time=0).notnull().values
         depth = one["depth"].values[real]
         if str(label).startswith("d = ") and str(label) != "d = 2":
-            text = f"High dimension ({label}): the test loss never rises, largest rise between two descents as a fraction of its start"
+            text = f"High dimension ({label}): the test loss never rises, largest rise between descents over its start"
             claims.append(judge(text, values=list(depth), relation="<=", threshold=0.01))
         else:
             text = f"Low dimension ({label}): transient memorisation is seen, fraction of seeds with a rise above 1 %"

@@ -68,9 +68,9 @@ def run_search(settings: dict[str, Any], context: Context, mu: Any, sigma: Any, 
 
 def _counted(task: Identity, factors: np.ndarray, power: int, instants: int) -> Trajectory:
     times = clock(task, power, factors, instants)
-    found, report = flow_many(factors, task.strengths**power, task.target, times, keep=("output",), rtol=1e-6)
+    found, status = flow_many(factors, task.strengths**power, task.target, times, keep=("output",), rtol=1e-6)
     loss = test_loss(found["output"], task.target)
-    made = make_trajectory({"loss": (("time", "run"), loss)}, report.times, unit="gradient time", status=report.status)
+    made = make_trajectory({"loss": (("time", "run"), loss)}, times, unit="gradient time", status=status)
     tables = [descents(made["loss"], prominence) for prominence in PROMINENCES]
     return make_trajectory(
         {
@@ -80,7 +80,7 @@ def _counted(task: Identity, factors: np.ndarray, power: int, instants: int) -> 
         [0.0],
         unit="end of the run",
         coords={"prominence": list(PROMINENCES)},
-        status=report.status,
+        status=status,
     )
 
 
@@ -89,7 +89,7 @@ def _labelled(
 ) -> Trajectory:
     factor = example[2]
     times = clock(task, 1, factor[None], settings["instants"])
-    found, report = flow_many(factor[None], task.strengths, task.target, times, keep=("output", "jacobian"), rtol=1e-9)
+    found, status = flow_many(factor[None], task.strengths, task.target, times, keep=("output", "jacobian"), rtol=1e-9)
     jacobian, output = found["jacobian"][:, 0], found["output"][:, 0]
     most = int(counts.max())
     histogram = np.stack([(counts == k).mean(axis=-1) for k in range(most + 1)], axis=-1)
@@ -103,12 +103,20 @@ def _labelled(
             "fraction": (("draw", "power", "prominence"), reached),
             "histogram": (("draw", "power", "prominence", "descents"), histogram),
         },
-        report.times, unit="gradient time", lab="concepts", kind="simulated", task=task, status=report.status,
+        times,
+        unit="gradient time",
+        lab="concepts",
+        kind="simulated",
+        task=task,
+        status=status,
         coords={
-            "paper_time": ("time", PAPER_CLOCK * report.times), "draw": list(DRAWS), "power": list(POWERS),
-            "prominence": list(PROMINENCES), "descents": np.arange(most + 1),
+            "paper_time": ("time", PAPER_CLOCK * times),
+            "draw": list(DRAWS),
+            "power": list(POWERS),
+            "prominence": list(PROMINENCES),
+            "descents": np.arange(most + 1),
         },
-    )  # fmt: skip
+    )
     whole.attrs |= {"wanted": wanted, "starts": settings["starts"], "example": DRAWS[example[3]]}
     whole.attrs["assumptions"] = assumptions(SymmetricTwoLayer(factor=factor), task).reason
     return whole
@@ -122,7 +130,7 @@ def search_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
     asked = [(1, 0.01)] if wanted == 3 else [(1, 0.001), (2, 0.01)]
     return [
         judge(
-            f"Starts with {wanted} descents exist, {'the text’s A' if power == 1 else 'A² as in the authors’ scripts'}, "
+            f"Starts with {wanted} descents exist, {'the text’s A' if power == 1 else 'A² of the authors’ scripts'}, "
             f"prominence {prominence:.1%}: most found in {starts} starts",
             values=float(found.sel(power=power, prominence=prominence)),
         )
