@@ -242,7 +242,7 @@ def _label(
     models: Sequence[Any], tasks: Sequence[Identity], seeds: Sequence[int], method: SGD, plan: _Plan, stride: int,
     found: dict[str, np.ndarray], wall_time: float,
 ) -> Trajectory:  # fmt: skip
-    alive = np.isfinite(found["loss"]).any(axis=1)
+    alive: np.ndarray = np.asarray(np.isfinite(found["loss"]).any(axis=1))
     rows = len(alive) if alive.all() else int(np.argmin(alive))
     diverged = not np.isfinite(found["loss"]).all()
     found = {name: values[:rows] for name, values in found.items()}

@@ -134,6 +134,7 @@ def hierarchy(trajectory: xr.Dataset) -> Figure:
             places[index] = (ones, (len(there) - 1) / 2 - k)
     with look():
         figure, (axes,) = sheet(1, len(epochs) + 1, 15, 4.4, width_ratios=[1] * len(epochs) + [0.9])
+        dots: Any = None
         for axis, epoch in zip(axes, epochs, strict=False):
             row = int(np.argmin(np.abs(trajectory["epoch"].values - epoch)))
             loss = trajectory["point_loss"].isel(time=row, seed=0).values

@@ -55,7 +55,7 @@ def learning_order(output: xr.DataArray, target: xr.DataArray, level: float = 0.
 def speed(output: xr.DataArray) -> xr.DataArray:
     """|dC/dt|, the norm over coordinates of the derivative in time (central differences)."""
     moved = output.differentiate("time")
-    return np.sqrt((moved**2).sum("coordinate")).rename("speed")
+    return ((moved**2).sum("coordinate") ** 0.5).rename("speed")
 
 
 def slow_down(output: xr.DataArray, after: float = 0.5, floor: float = 1e-8) -> xr.Dataset:

@@ -19,7 +19,7 @@ from saddles.concepts.task import Identity
 from saddles.concepts.watch import test_loss
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
-from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory
 from saddles.figures.concepts import breakdown as figure
 from saddles.measures.descents import descents
 
@@ -32,6 +32,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     widths, seeds = settings["widths"], context.seeds(settings["seeds"])
     times = np.concatenate([[0.0], np.geomspace(0.01, settings["until"], settings["instants"])])
     losses = np.zeros((len(times), len(widths), len(seeds), settings["starts"]))
+    status = FINISHED
     for i, width in enumerate(widths):
         scale = np.sqrt(settings["scale"] / width)
         factors = np.concatenate(
@@ -40,7 +41,8 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
                 for seed in seeds
             ]
         )
-        found, status = flow_many(_reduced(factors), task.strengths, task.target, times, keep=("output",), rtol=1e-6)
+        found, ended = flow_many(_reduced(factors), task.strengths, task.target, times, keep=("output",), rtol=1e-6)
+        status = ended if status == FINISHED else status
         losses[:, i] = test_loss(found["output"], task.target).reshape(len(times), len(seeds), -1)
     dims = ("time", "width", "seed", "run")
     whole = make_trajectory(

@@ -27,7 +27,7 @@ from saddles.concepts.task import Identity
 from saddles.concepts.watch import PAPER_CLOCK, test_loss
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
-from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory
 from saddles.figures.concepts import failure_plot as figure
 
 __all__ = ["claims", "figure", "run"]
@@ -42,9 +42,11 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     times = np.unique(np.concatenate([[0.0, horizon], np.geomspace(0.02, settings["until"], 400)]))
     (seed,) = context.seeds(1)
     jacobians, said, when = [], [], []
+    status = FINISHED
     for rank in RANKS:
         factors = draw("uniform", task.size, rank, count, seed)
-        found, status = flow_many(factors, task.strengths, task.target, times, keep=("jacobian",))
+        found, ended = flow_many(factors, task.strengths, task.target, times, keep=("jacobian",))
+        status = ended if status == FINISHED else status
         jacobians.append(found["jacobian"])
         answers = [failure(SymmetricTwoLayer(factor=one), task, horizon) for one in factors]
         said.append([[p in answer.lost for p in (1, 2, 3)] for answer in answers])
@@ -70,7 +72,10 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         coords={"rank": list(RANKS), "coordinate": [1, 2, 3], "paper_time": ("time", PAPER_CLOCK * times)},
         status=status,
     )
-    whole.attrs |= {"horizon": horizon, "assumptions": assumptions(SymmetricTwoLayer(factor=factors[0]), task).reason}
+    whole.attrs |= {
+        "horizon": horizon,
+        "assumptions": assumptions(SymmetricTwoLayer(factor=draw("uniform", 3, 3, count, seed)[0]), task).reason,
+    }
     return whole
 
 

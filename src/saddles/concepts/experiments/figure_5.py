@@ -40,8 +40,8 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     seeds = context.seeds(settings["seeds"])
     times = np.linspace(0.0, settings["until"], settings["instants"])
     parts = []
-    for seed in seeds:
-        model = SymmetricTwoLayer.uniform(task.size, task.size, settings["top"], seed=seed)
+    models = [SymmetricTwoLayer.uniform(task.size, task.size, settings["top"], seed=seed) for seed in seeds]
+    for model in models:
         part = simulate(model, task, GradientFlow(), times=times, keep=("jacobian", "terms"))
         part = part.merge(loss_accounts(part), combine_attrs="override")
         part = part.merge(_laid_out(stages(model, task), "predicted", task.concepts))
@@ -54,7 +54,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         compat="equals",
         combine_attrs="override",
     )
-    whole.attrs["assumptions"] = assumptions(model, task).reason
+    whole.attrs["assumptions"] = assumptions(models[0], task).reason
     return whole.transpose("time", "seed", ...)
 
 

@@ -151,7 +151,8 @@ def _tails(trajectory: Trajectory) -> tuple[list[float], list[float], list[float
 
 
 def _distance(trajectory: Trajectory) -> list[float]:
-    gap = np.sqrt(((trajectory["output"] - trajectory["predicted"]) ** 2).sum("coordinate")).max("time")
-    reach = np.sqrt((trajectory["target"] ** 2).sum("coordinate"))
+    away = (trajectory["output"] - trajectory["predicted"]) ** 2
+    gap = away.sum("coordinate").max("time") ** 0.5
+    reach = (trajectory["target"] ** 2).sum("coordinate") ** 0.5
     step = float(trajectory["time"][1]) / float(trajectory["step"][1])
     return list((gap / reach / (step * trajectory["strength"].max("coordinate"))).values.ravel())
