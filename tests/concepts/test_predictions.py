@@ -4,9 +4,9 @@ import pytest
 from saddles import SaddlesError, simulate
 from saddles.concepts import MLP, GradientFlow, Identity, SymmetricTwoLayer
 from saddles.concepts.ensemble import flow_many
-from saddles.concepts.failure import failure
+from saddles.concepts.failures import failure
 from saddles.concepts.lemmas import assumptions, check_all, least_constants, lemma_curves, lemma_margins
-from saddles.concepts.stages import events, loss_accounts, stages
+from saddles.concepts.schedule import events, loss_accounts, stages
 
 
 def _times(table):

@@ -21,7 +21,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
 from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory
 from saddles.figures.concepts import breakdown as figure
-from saddles.measures.descents import descents
+from saddles.measures.loss_curves import descents
 
 __all__ = ["claims", "figure", "run"]
 

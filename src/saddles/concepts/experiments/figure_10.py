@@ -20,7 +20,7 @@ import numpy as np
 from saddles.concepts.ensemble import flow_many
 from saddles.concepts.experiments.grids import PAPER
 from saddles.concepts.experiments.searches import draw
-from saddles.concepts.failure import failure
+from saddles.concepts.failures import failure
 from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import SymmetricTwoLayer
 from saddles.concepts.task import Identity

@@ -21,7 +21,7 @@ import xarray as xr
 from saddles.concepts.experiments.grids import PAPER
 from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import SymmetricTwoLayer
-from saddles.concepts.stages import events, loss_accounts, stages
+from saddles.concepts.schedule import events, loss_accounts, stages
 from saddles.concepts.task import Identity
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
@@ -29,7 +29,7 @@ from saddles.core.methods import GradientFlow
 from saddles.core.trajectory import Trajectory
 from saddles.core.verbs import simulate
 from saddles.figures.concepts import stage_plot as figure
-from saddles.measures.descents import descents, turning_points
+from saddles.measures.loss_curves import descents, turning_points
 
 __all__ = ["claims", "figure", "run"]
 

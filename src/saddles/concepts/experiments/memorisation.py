@@ -23,7 +23,7 @@ from saddles.concepts.task import Identity
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory
-from saddles.measures.descents import descents
+from saddles.measures.loss_curves import descents
 
 
 def run_dimensions(settings: dict[str, Any], context: Context) -> Trajectory:

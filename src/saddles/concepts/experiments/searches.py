@@ -23,7 +23,7 @@ from saddles.concepts.watch import PAPER_CLOCK, test_loss
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.measures.descents import descents
+from saddles.measures.loss_curves import descents
 
 DRAWS = ("uniform [0, 0.2]", "Gaussian 0.1", "Gaussian 0.01")
 PROMINENCES = (0.01, 0.001)
