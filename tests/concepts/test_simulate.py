@@ -97,3 +97,12 @@ def test_pairs_that_do_not_run_are_named():
         simulate(MLP(), Identity((1.0,), 0.1), GradientFlow())
     with pytest.raises(SaddlesError, match="save_every"):
         simulate(MLP(), Identity((1.0,), 0.1, samples=200), SGD(0.1), times=[0.0, 1.0])
+
+
+def test_every_pair_says_which_assumption_it_breaks():
+    task = Identity((1.0, 1.5), 0.1)
+    model = SymmetricTwoLayer.uniform(2, 2, 0.2)
+    flow = simulate(model, task, GradientFlow(), times=[0.0, 1.0])
+    assert "D.5 is broken" in flow.attrs["assumptions"]
+    assert "D.2" not in flow.attrs["assumptions"]
+    assert "D.2 is broken" in simulate(model, task, GradientDescent(0.1, 5)).attrs["assumptions"]

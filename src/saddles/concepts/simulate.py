@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import MLP, OneLayer, SymmetricTwoLayer
 from saddles.concepts.sgd import SGD, train
 from saddles.concepts.task import Identity
-from saddles.concepts.watch import label
+from saddles.concepts.watch import PAPER_CLOCK, label
 from saddles.core.device import on_device
 from saddles.core.errors import SaddlesError
 from saddles.core.iterate import iterate
@@ -171,4 +172,8 @@ def _labelled(model: Any, task: Identity, times: Any, states: np.ndarray, keep: 
     paired = isinstance(model, SymmetricTwoLayer)
     jacobian = states @ states.swapaxes(1, 2) if paired else states
     strengths = task.strengths if paired and task.samples is None else None
+    if paired:
+        method = facts["method"]
+        rate = PAPER_CLOCK * method.rate if isinstance(method, GradientDescent) else None
+        facts["assumptions"] = assumptions(model, task, rate).reason
     return label(task, times, jacobian=jacobian, strengths=strengths, keep=keep, kind="simulated", model=model, **facts)

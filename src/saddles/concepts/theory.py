@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import OneLayer, SymmetricTwoLayer
 from saddles.concepts.task import Identity
 from saddles.concepts.watch import PAPER_CLOCK, label
@@ -163,6 +164,7 @@ def _two(
         kind="predicted",
         model=model,
         theory=theory,
+        assumptions=assumptions(model, task).reason,
         status=found.status if settled else "stopped: not learned within the limit of time",
         wall_time=found.wall_time,
         gradient_evaluations=found.evaluations,

@@ -12,7 +12,7 @@ _SMALL = {"samples": 400, "batch": 32, "rate": 0.05, "epochs": 30, "loss": "sum"
 _MEAN = {"samples": 5000, "batch": 128, "epochs": 40, "save_every": 4}
 
 
-def _orders(number: str, title: str, tiny: float, laptop: float, seeds: int) -> Experiment:
+def _orders(number: str, title: str, tiny: int, laptop: int, seeds: int) -> Experiment:
     return Experiment(
         f"concepts/figure-{number}",
         title,
@@ -26,7 +26,7 @@ def _orders(number: str, title: str, tiny: float, laptop: float, seeds: int) -> 
     )
 
 
-def _memorisation(number: str, title: str, tiny: Any, laptop: Any, paper: Any, seconds: float) -> Experiment:
+def _memorisation(number: str, title: str, tiny: Any, laptop: Any, paper: Any, seconds: int) -> Experiment:
     return Experiment(
         f"concepts/figure-{number}",
         title,
@@ -51,7 +51,7 @@ _LOW = {**_MEAN, "rate": 0.01, "seeds": 64}
 _LOW_TINY = {**_LOW, "samples": 500, "batch": 64, "rate": 0.02, "seeds": 24}
 
 
-def _search(number: str, title: str, starts: int, seconds: float) -> Experiment:
+def _search(number: str, title: str, starts: int, seconds: int) -> Experiment:
     return Experiment(
         f"concepts/figure-{number}",
         title,

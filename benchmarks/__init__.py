@@ -1,0 +1,1 @@
+"""Timings; never run by the tests."""
