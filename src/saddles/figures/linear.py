@@ -25,10 +25,10 @@ def figure_1(trajectory: xr.Dataset) -> Figure:
         for axis in (left, right):
             axis.axvline(best, color=GREY, linewidth=1, linestyle=":")
             axis.set_xlabel("step of gradient descent")
-        left.annotate("best test error", (best, 1), xycoords=("data", "axes fraction"), xytext=(4, -4),
-                      textcoords="offset points", va="top", fontsize=9, color="#555555")  # fmt: skip
+        left.annotate("best test error", (best, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
+                      textcoords="offset points", va="bottom", fontsize=9, color="#555555")  # fmt: skip
         left.set(ylabel="error, mean square over entries", ylim=(0, None), title="Errors")
-        left.legend(loc="center right")
+        left.legend(loc="upper right")
         shown = min(one.sizes["mode"], 10 * rank)
         for mode in reversed(range(shown)):
             colour = COLOURS[mode % len(COLOURS)] if mode < rank else "#c8c8c8"
@@ -50,13 +50,23 @@ def figure_1(trajectory: xr.Dataset) -> Figure:
 
 def _boundaries(axis, gamma_variance: np.ndarray, gamma_w: np.ndarray) -> None:
     axis.plot(gamma_variance, 1 - gamma_variance, color="white", linewidth=3.2)
-    axis.plot(gamma_variance, 1 - gamma_variance, color="black", linewidth=1.8, label="γ_w + γ_σ² = 1 (lazy above)")
+    axis.plot(
+        gamma_variance,
+        1 - gamma_variance,
+        color="black",
+        linewidth=1.8,
+        label=r"$\gamma_w+\gamma_{\sigma^2}=1$ (lazy above)",
+    )
     axis.plot(gamma_variance, -2 * gamma_variance, color="white", linewidth=3.2)
     axis.plot(
-        gamma_variance, -2 * gamma_variance, color="#D55E00", linewidth=1.8, label="2γ_σ² + γ_w = 0 (noisy above)"
+        gamma_variance,
+        -2 * gamma_variance,
+        color="#D55E00",
+        linewidth=1.8,
+        label=r"$2\gamma_{\sigma^2}+\gamma_w=0$ (noisy above)",
     )
     axis.axhline(1, color="white", linewidth=2.6)
-    axis.axhline(1, color="black", linewidth=1.2, linestyle=":", label="γ_w = 1 (too narrow below)")
+    axis.axhline(1, color="black", linewidth=1.2, linestyle=":", label=r"$\gamma_w=1$ (too narrow below)")
     axis.set(xlim=(gamma_variance[0], gamma_variance[-1]), ylim=(gamma_w[0], gamma_w[-1]))
 
 
@@ -67,13 +77,13 @@ def figure_2(trajectory: xr.Dataset) -> Figure:
     steps = np.maximum(here["best_step"].values, 1)
     panels = [
         ("Smallest test error", here["best_test_error"].values, "mean square over entries", {"vmin": 0, "vmax": 1}),
-        ("Stable rank at that time", here["stable_rank"].values, "‖A‖²_F / ‖A‖²_op", {"vmin": 0}),
+        ("Stable rank at that time", here["stable_rank"].values, r"$\|A\|_F^2\,/\,\|A\|_{op}^2$", {"vmin": 0}),
         ("Steps to the smallest test error", steps, "steps", {"norm": LogNorm(1, steps.max())}),
         (
             "Distance to the self-consistent dynamics there",
             np.log(np.maximum(here["distance_at_best"].values, 1e-12)),
             "ln of the mean square difference",
-            {},
+            {"vmin": -12, "vmax": 0},
         ),
     ]
     with look():
@@ -84,9 +94,9 @@ def figure_2(trajectory: xr.Dataset) -> Figure:
             _boundaries(axis, across, up)
             axis.set_title(title)
         for axis in axes[1]:
-            axis.set_xlabel("γ_σ²  (variance σ² = d^γ_σ²)")
+            axis.set_xlabel(r"$\gamma_{\sigma^2}$   (variance $\sigma^2=d^{\,\gamma_{\sigma^2}}$)")
         for axis in axes[:, 0]:
-            axis.set_ylabel("γ_w  (width w = d^γ_w)")
+            axis.set_ylabel(r"$\gamma_w$   (width $w=d^{\,\gamma_w}$)")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure

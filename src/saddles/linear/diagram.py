@@ -23,6 +23,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse.linalg import svds
 
 import saddles.core.float64  # noqa: F401
 from saddles.linear.model import TwoLayer
@@ -31,6 +32,9 @@ from saddles.linear.theory import SelfConsistent
 
 WINDOW = 50
 FLAT = 1e-4
+NOTICE = 1e-9
+"""A best test error counts as new if it is smaller by this share: not by rounding."""
+
 SLOTS = 256
 """Cells that a GPU works on at a time."""
 
@@ -77,7 +81,7 @@ def _advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
         twin = _moved(cell.twin, truth.cost.gradient(mirror), cell.rate)
     slot = cell.step % WINDOW
     before, was = cell.trains[slot], cell.tests[slot]
-    better = test < cell.best
+    better = test < (1 - NOTICE) * cell.best
     best = jnp.where(better, test, cell.best)
     floor = jnp.maximum(truth.noise - jnp.sqrt(train), 0.0) ** 2
     falls = train <= cell.trains[(cell.step - 1) % WINDOW]
@@ -134,11 +138,9 @@ def _begin(unit: Factor, twin: Factor, sigma: Any, rate: Any, shape: tuple[int, 
 
 
 def _summary(cell: Cell) -> dict[str, Any]:
-    squares = jnp.sum(cell.best_matrix**2)
     return {
         "best_test_error": cell.best,
         "best_step": cell.best_step,
-        "squares": squares,
         "best_matrix": cell.best_matrix,
         "distance_at_best": cell.gap_at_best,
         "distance_most": cell.gap_most,
@@ -202,16 +204,25 @@ def follow_cells(
     """
     units, twins = starts or unit_starts(widths, task.shape, seed)
     noise = np.sqrt(np.mean((task.observed - task.target) ** 2))
-    truth = Truth(task.cost, jnp.asarray(task.target), jnp.asarray(noise), jnp.asarray(limit))
+    truth = jax.device_put(Truth(task.cost, task.target, noise, np.asarray(limit)))
     on_cpu = jax.devices()[0].platform == "cpu"
-    rows = (_on_cores if on_cpu else _on_gpu)(units, twins, cells, truth, tick)
-    whole = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    largest = np.linalg.norm(whole.pop("best_matrix"), 2, axis=(1, 2))
-    whole["stable_rank"] = whole.pop("squares") / np.where(largest > 0, largest, 1.0) ** 2
+    whole = (_on_cores if on_cpu else _on_gpu)(units, twins, cells, truth, tick)
+    matrices = whole.pop("best_matrix")
+    largest = np.array([_largest_singular_value(matrix) for matrix in matrices])
+    whole["stable_rank"] = np.sum(matrices**2, axis=(1, 2)) / np.where(largest > 0, largest, 1.0) ** 2
     return whole
 
 
-def _on_cores(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[int], None]) -> list[dict[str, Any]]:
+def _largest_singular_value(matrix: np.ndarray) -> float:
+    """By Lanczos: a tenth of the time of a full decomposition, to rounding."""
+    if not matrix.any() or min(matrix.shape) < 3:
+        return float(np.linalg.norm(matrix, 2))
+    start = np.ones(min(matrix.shape))
+    found: Any = svds(matrix, k=1, v0=start, return_singular_vectors=False)
+    return float(found[0])
+
+
+def _on_cores(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[int], None]) -> dict[str, np.ndarray]:
     """A cell at a time on each of two threads: products of this size do not fill more than one core each."""
     units, twins = jax.device_put(units), jax.device_put(twins)
 
@@ -223,18 +234,28 @@ def _on_cores(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[
         return found
 
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, cells))
+        rows = list(pool.map(one, cells))
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _go(cell: Cell, truth: Truth, both: bool) -> Cell:
+    """Advance, but leave the notes of a cell that is done (or alone, where both are followed) as they are."""
+    moved = _advance(cell, truth, both)
+    frozen = (cell.ending != RUNNING) | (both & ~cell.joint)
+    notes = jax.tree.map(lambda old, new: jnp.where(frozen, old, new), cell[2:], moved[2:])
+    descent = jax.tree.map(lambda old, new: jnp.where(frozen, old, new), cell.descent, moved.descent)
+    return Cell(descent, moved.twin, *notes)
 
 
 @partial(jax.jit, static_argnums=(2,), donate_argnums=(0,))
 def _chunk(batch: Cell, truth: Any, count: int) -> Cell:
-    def go(cell: Cell) -> Cell:
-        moved = _advance(cell, truth)
-        frozen = cell.ending != RUNNING
-        kept = jax.tree.map(lambda old, new: jnp.where(frozen, old, new), cell[3:], moved[3:])
-        return Cell(moved.descent, moved.twin, moved.rate, *kept)
+    return jax.lax.fori_loop(0, count, lambda i, b: jax.vmap(lambda c: _go(c, truth, True))(b), batch)
 
-    return jax.lax.fori_loop(0, count, lambda i, b: jax.vmap(go)(b), batch)
+
+@partial(jax.jit, donate_argnums=(0,))
+def _alone(batch: Cell, truth: Any) -> Cell:
+    step = jax.vmap(lambda c: _go(c, truth, False))
+    return jax.lax.while_loop(lambda b: jnp.any(b.ending == RUNNING), step, batch)
 
 
 @partial(jax.jit, static_argnums=(5,))
@@ -248,42 +269,54 @@ def _begin_all(units: Any, twins: Any, index: Any, sigma: Any, rate: Any, shape:
 
 @partial(jax.jit, donate_argnums=(0,))
 def _refill(batch: Cell, units: Any, twins: Any, take: Any, index: Any, sigma: Any, rate: Any) -> Cell:
-    shape = batch.best_matrix.shape[1:]
-    fresh = _begin_all(units, twins, index, sigma, rate, shape)
+    fresh = _begin_all(units, twins, index, sigma, rate, batch.best_matrix.shape[1:])
     return jax.tree.map(lambda old, new: jnp.where(take.reshape(-1, *[1] * (old.ndim - 1)), new, old), batch, fresh)
 
 
-def _on_gpu(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[int], None]) -> list[dict[str, Any]]:
-    """Slots that are refilled as cells finish: one compiled program, always full."""
+@partial(jax.jit, donate_argnums=(0,))
+def _put_away(store: Cell, batch: Cell, rows: Any) -> Cell:
+    return jax.tree.map(lambda kept, new: kept.at[rows].set(new), store, batch._replace(twin=()))
+
+
+def _on_gpu(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[int], None]) -> dict[str, np.ndarray]:
+    """Slots that are refilled as cells finish: one compiled program, always full.
+
+    Cells whose twin is no longer followed go on together at the end, without it.
+    """
     most = max(unit[0].shape[1] for unit in (*units, *twins))
+    hidden = np.array([unit[0].shape[1] for unit in units])
     units, twins = (
         jax.tree.map(lambda *blocks: jnp.stack([jnp.pad(b, ((0, 0), (0, most - b.shape[1]))) for b in blocks]), *side)
         for side in (units, twins)
     )
-    slots = min(SLOTS, len(cells))
+    slots, total = min(SLOTS, len(cells)), len(cells)
     index, sigma, rate = (np.array(column) for column in zip(*cells, strict=True))
     sigma = np.sqrt(sigma)
-    holder, waiting, rows = np.arange(slots), slots, [{} for _ in cells]
+    holder, waiting, live = np.arange(slots), slots, np.ones(slots, dtype=bool)
     batch = _begin_all(units, twins, index[:slots], sigma[:slots], rate[:slots], truth.target.shape)
-    live = np.ones(slots, dtype=bool)
+    store = jax.tree.map(lambda a: jnp.zeros((total + 1, *a.shape[1:]), a.dtype), batch._replace(twin=()))
     while live.any():
         batch = _chunk(batch, truth, 8)
-        ended = (np.asarray(batch.ending) != RUNNING) & live
-        if not ended.any():
+        leave = live & ((np.asarray(batch.ending) != RUNNING) | ~np.asarray(batch.joint))
+        if not leave.any():
             continue
-        summaries = jax.tree.map(np.asarray, _summaries(batch))
-        for slot in np.flatnonzero(ended):
-            rows[holder[slot]] = {name: values[slot] for name, values in summaries.items()}
-        tick(int(ended.sum()))
-        free = np.flatnonzero(ended)
-        fill = free[: max(len(cells) - waiting, 0)]
+        store = _put_away(store, batch, np.where(leave, holder, total))
+        tick(int(leave.sum()))
+        free = np.flatnonzero(leave)
+        fill = free[: max(total - waiting, 0)]
         holder[fill] = np.arange(waiting, waiting + len(fill))
         waiting += len(fill)
         live[free[len(fill) :]] = False
-        take = np.zeros(slots, dtype=bool)
-        take[fill] = True
+        take = np.isin(np.arange(slots), fill)
         batch = _refill(batch, units, twins, take, index[holder], sigma[holder], rate[holder])
-    return rows
+    lone = np.flatnonzero(np.asarray(store.ending)[:total] == RUNNING)
+    if len(lone):
+        width = int(hidden[index[lone]].max())
+        rest = jax.tree.map(lambda a: a[lone], store)
+        rest = _alone(rest._replace(descent=tuple(block[:, :, :width] for block in rest.descent)), truth)
+        store = store._replace(descent=())
+        store = jax.tree.map(lambda kept, new: kept.at[lone].set(new), store, rest._replace(descent=()))
+    return {name: np.asarray(values)[:total] for name, values in _summaries(store).items()}
 
 
 _summaries = jax.jit(jax.vmap(_summary))

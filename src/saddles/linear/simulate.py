@@ -50,7 +50,8 @@ def simulate(
 
     Kept on request: `matrix` (time, row, column; by default where it is small), `gram`
     (`gram_in` = W1ᵀW1, `gram_out` = W2W2ᵀ), `alignment` (time, mode), and `factor`, the
-    reduced weights.
+    reduced weights. `errors` keeps cost and errors alone: for a large network the singular
+    values cost more than the steps.
 
     A flow without times runs until ‖∇C‖_F has fallen to 1 % of its first value, or, where
     the width cannot fit the cost, until the weights' relative speed has fallen to 0.1 %;

@@ -15,11 +15,14 @@ from jaxtyping import Array, Float
 import saddles.core.float64  # noqa: F401
 from saddles.core.errors import SaddlesError
 
-Matrix = Float[Array, "row column"]
+Matrix = Float[Array | np.ndarray, "row column"]
 
 
 class Cost(eqx.Module):
-    """A differentiable function C of a d_out × d_in matrix, with its gradient G = ∇C."""
+    """A differentiable function C of a d_out × d_in matrix, with its gradient G = ∇C.
+
+    Data are NumPy arrays, so that a cost may be made inside a traced function.
+    """
 
     @abstractmethod
     def __call__(self, matrix: Matrix) -> Float[Array, ""]:
@@ -33,8 +36,8 @@ class Cost(eqx.Module):
 class Entrywise(Cost):
     """C(A) = Σ weight ⊙ (A − observed)²: denoising (constant weight) and completion (a mask)."""
 
-    observed: Array
-    weight: Array
+    observed: Any
+    weight: Any
 
     def __call__(self, matrix: Matrix) -> Float[Array, ""]:
         return jnp.sum(self.weight * (matrix - self.observed) ** 2)
@@ -46,9 +49,9 @@ class Entrywise(Cost):
 class Correlated(Cost):
     """C(A) = tr((A − observed) Σ (A − observed)ᵀ) · scale: regression with input covariance Σ."""
 
-    observed: Array
-    covariance: Array
-    scale: Array
+    observed: Any
+    covariance: Any
+    scale: Any
 
     def __call__(self, matrix: Matrix) -> Float[Array, ""]:
         gap = matrix - self.observed
@@ -61,8 +64,8 @@ class Correlated(Cost):
 class Measured(Cost):
     """C(A) = mean_i (⟨X_i, A⟩ − y_i)²: linear measurements."""
 
-    probes: Array
-    values: Array
+    probes: Any
+    values: Any
 
     def __call__(self, matrix: Matrix) -> Float[Array, ""]:
         return jnp.mean((self.probes @ matrix.ravel() - self.values) ** 2)
@@ -153,7 +156,7 @@ class Denoising(LowRank):
     @cached_property
     def cost(self) -> Cost:
         """The cost as a JAX function."""
-        return Entrywise(jnp.asarray(self.observed), jnp.asarray(1 / self.observed.size))
+        return Entrywise(self.observed, np.asarray(1 / self.observed.size))
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ class Completion(LowRank):
     @cached_property
     def cost(self) -> Cost:
         """The cost as a JAX function."""
-        return Entrywise(jnp.asarray(self.observed), jnp.asarray(self.mask / self.mask.sum()))
+        return Entrywise(self.observed, self.mask / self.mask.sum())
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,7 @@ class Sensing(LowRank):
     def cost(self) -> Cost:
         """The cost as a JAX function."""
         noise = self.noise * np.random.default_rng([self.seed, 3]).normal(size=self.measurements)
-        return Measured(jnp.asarray(self.probes), jnp.asarray(self.probes @ self.target.ravel() + noise))
+        return Measured(self.probes, self.probes @ self.target.ravel() + noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +242,7 @@ class Regression(LowRank):
     def cost(self) -> Cost:
         """The cost as a JAX function."""
         sigma = np.eye(self.dim) if self.covariance is None else np.asarray(self.covariance, dtype=float)
-        return Correlated(jnp.asarray(self.observed), jnp.asarray(sigma), jnp.asarray(1 / self.observed.size))
+        return Correlated(self.observed, sigma, np.asarray(1 / self.observed.size))
 
 
 @dataclass(frozen=True, eq=False)

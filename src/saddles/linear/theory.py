@@ -276,7 +276,8 @@ def _lazy_at(t: Any, matrix: Array, cost: Any, speed: Any) -> Array:
     if isinstance(cost, Entrywise):
         return cost.observed + jnp.exp(-2 * speed * cost.weight * t) * gap
     values, vectors = jnp.linalg.eigh(cost.covariance)
-    return cost.observed + ((gap @ vectors) * jnp.exp(-2 * speed * cost.scale * values * t)) @ vectors.T
+    decay = jnp.exp(-2 * speed * cost.scale * values * t)
+    return cost.observed + ((gap @ vectors) * decay[None, :]) @ vectors.T
 
 
 def _aligned(matrix: np.ndarray, observer: Watch, threshold: float, times: Any) -> Any:
@@ -294,7 +295,7 @@ def _aligned(matrix: np.ndarray, observer: Watch, threshold: float, times: Any) 
     clock = jnp.asarray(np.asarray(times, dtype=float))
 
     def at(t: Any) -> Array:
-        return (left * aligned_mode(t, start, target, threshold, pace)) @ right
+        return (left * aligned_mode(t, start, target, threshold, pace)[None, :]) @ right
 
     saved, clock, facts = _seen(at, clock, observer)
     saved["singular_value"] = np.asarray(jax.vmap(lambda t: aligned_mode(t, start, target, threshold, pace))(clock))

@@ -16,8 +16,8 @@ import saddles.core.float64  # noqa: F401
 from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import Trajectory, make_trajectory
 
-KEEPABLE = ("matrix", "gram", "alignment", "factor")
-"""Large or costly variables that are kept on request."""
+KEEPABLE = ("matrix", "gram", "alignment", "factor", "errors")
+"""Large or costly variables that are kept on request; `errors` leaves out the singular values."""
 
 KEPT_NUMBERS = 2_000_000
 """`matrix` is kept by default up to this many numbers."""
@@ -46,7 +46,7 @@ class Watch(eqx.Module):
 
     def matrix(self, matrix: Float[Array, "row column"]) -> dict[str, Array]:
         """Singular values, cost and errors of A."""
-        found = {"singular_value": jnp.linalg.svd(matrix, compute_uv=False)}
+        found = {} if "errors" in self.keep else {"singular_value": jnp.linalg.svd(matrix, compute_uv=False)}
         found["loss"] = found["train_error"] = self.cost(matrix)
         if self.target is not None:
             found["test_error"] = jnp.mean((matrix - self.target) ** 2)
@@ -81,8 +81,10 @@ def watch(task: Any, keep: Sequence[str] | None, instants: int, precision: str) 
     unknown = [name for name in keep if name not in KEEPABLE]
     if unknown:
         raise SaddlesError.about(f"keep={unknown!r} came", f"{', '.join(KEEPABLE)} can be kept", "use those names")
-    target = None if task.target is None else jnp.asarray(task.target)
-    return jax.tree.map(lambda leaf: leaf.astype(precision), Watch(task.cost, target, tuple(keep), task.shape[1]))
+    target = None if task.target is None else np.asarray(task.target)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, dtype=precision), Watch(task.cost, target, tuple(keep), task.shape[1])
+    )
 
 
 def check_finite(found: dict[str, Any], task: Any) -> None:
@@ -99,7 +101,9 @@ def label(saved: dict[str, Any], times: Any, model: Any, task: Any, **facts: Any
     """Give saved observations their names and provenance."""
     variables: dict[str, Any] = {name: (_DIMS[name], values) for name, values in saved.items()}
     variables |= {"threshold": ((), model.threshold), "width": ((), float(np.asarray(model.width)))}
-    coords: dict[str, Any] = {"mode": np.arange(np.shape(saved["singular_value"])[1])}
+    coords: dict[str, Any] = {}
+    if "singular_value" in saved:
+        coords["mode"] = np.arange(np.shape(saved["singular_value"])[1])
     if "step" in facts:
         coords["step"] = ("time", np.asarray(facts.pop("step")))
     return make_trajectory(
