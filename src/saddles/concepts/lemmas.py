@@ -6,6 +6,7 @@ descending order of the main text. The paper's clock is used throughout: ηt the
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,10 +95,10 @@ def check_all(
     alpha = float(ascending[0])
     beta = top / omega if omega > 0 else math.inf
     gamma = float(ascending[-1]) / alpha if alpha > 0 else math.inf
-    gap = min((float(high - 3 * low) for k, high in enumerate(ascending) for low in ascending[:k]), default=math.inf)
+    gap = min((high - 3 * low for low, high in pairwise(ascending.tolist())), default=math.inf)
     C = max(1.0, alpha / gap) if gap > 0 else math.inf
     best: Assumptions | None = None
-    for kappa in np.concatenate([[KAPPA_LEAST], np.geomspace(1.101, 30, 120)]):
+    for kappa in np.concatenate([[KAPPA_LEAST], np.geomspace(1.12, 30, 24)]):
         K = max(K_LEAST, 2 * C * (kappa - 1)) if math.isfinite(C) else K_LEAST
         constants = _with_largest_p(alpha, gamma, omega, beta, len(ascending), float(kappa), K, C, corrected)
         found = _judge(constants, ascending, gap, rate, corrected)
@@ -153,13 +154,15 @@ def _step(c: Constants, rate: float | None) -> Assumption:
     return Assumption("D.2", margin >= 0, margin, f"η = {rate:.3g} ≤ 1/(9Kγα) = {allowed:.3g}")
 
 
+def _closest(ascending: np.ndarray) -> float:
+    """The largest (a_i + a_j) / 2a_i over pairs: it grows with a_j and falls with a_i, so neighbours decide."""
+    return max(((high + low) / (2 * high) for low, high in pairwise(ascending.tolist())), default=0.0)
+
+
 def _separation(c: Constants, ascending: np.ndarray, gap: float) -> Assumption:
     if not math.isfinite(c.C):
         return Assumption("D.5", False, -math.inf, f"a_i − 3a_j = {gap:.3g} for neighbours, not positive")
-    need = max(
-        (float(high + low) / (2 * float(high)) for k, high in enumerate(ascending) for low in ascending[:k]),
-        default=0.0,
-    )
+    need = _closest(ascending)
     log_P, log_room = math.log(c.P), math.log(1 / (c.P * c.beta * c.omega))
     have = log_P / (10 * c.kappa**2 * log_room + log_P + math.log(c.beta))
     margin = math.log(have / need) if need > 0 and have > 0 else math.inf if need == 0 else -math.inf

@@ -307,11 +307,14 @@ def lemma_table(trajectory: xr.Dataset) -> Figure:
         constants = [str(name) for name in trajectory["constant"].values]
         for k, name in enumerate(trajectory["draw"].values):
             values = trajectory["least"].isel(draw=k).transpose("start", "constant").values
-            finite = np.where(np.isfinite(values), values, np.nan)
             share = np.isfinite(values).mean(axis=0)
             place = np.arange(len(constants)) + 0.22 * (k - 1)
-            axes[2].plot(place, np.nanmedian(finite, axis=0), "o", color=COLOURS[k], label=str(name))
-            axes[2].vlines(place, np.nanmin(finite, axis=0), np.nanmax(finite, axis=0), color=COLOURS[k], linewidth=1)
+            for x, column in zip(place, values.T, strict=True):
+                real = column[np.isfinite(column)]
+                if len(real):
+                    axes[2].vlines(x, real.min(), real.max(), color=COLOURS[k], linewidth=1)
+                    axes[2].plot(x, np.median(real), "o", color=COLOURS[k])
+            axes[2].plot([], [], "o", color=COLOURS[k], label=str(name))
             for x, part in zip(place, share, strict=True):
                 if part < 1:
                     axes[2].annotate(

@@ -131,7 +131,7 @@ def hierarchy(trajectory: xr.Dataset) -> Figure:
     for ones in range(level.max() + 1):
         there = np.flatnonzero(level == ones)
         for k, index in enumerate(there):
-            places[index] = (ones, (len(there) - 1) / 2 - k)
+            places[int(index)] = (float(ones), (len(there) - 1) / 2 - k)
     with look():
         figure, (axes,) = sheet(1, len(epochs) + 1, 15, 4.4, width_ratios=[1] * len(epochs) + [0.9])
         dots: Any = None
@@ -152,7 +152,7 @@ def hierarchy(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _cube(axis: Any, names: list[str], places: dict[int, tuple[int, float]], loss: np.ndarray) -> Any:
+def _cube(axis: Any, names: list[str], places: dict[int, tuple[float, float]], loss: np.ndarray) -> Any:
     for i, first in enumerate(names):
         for j, second in enumerate(names):
             if i < j and sum(a != b for a, b in zip(first, second, strict=True)) == 1:

@@ -3,12 +3,11 @@
 The loss is averaged over coordinates, as in the authors' code: under the text's loss everything is learned
 before the first of the printed epochs, 1, 3 and 5.
 
-Claims and their thresholds:
+Claims and their thresholds, both the paper's words:
 
-- *Strictly.* Appendix B says that the order "strictly follows" u ≤ v ⇒ ℓ(x̂(u)) ≤ ℓ(x̂(v)): all pairs, at each
-  of the three epochs.
-- *Mostly.* With losses cut at 1, as the figure shows them, a pair is out of order by at most a tenth of the
-  scale of the figure.
+- The order "strictly follows" u ≤ v ⇒ ℓ(x̂(u)) ≤ ℓ(x̂(v)): all pairs, at epoch 1 and at epochs 3 and 5.
+- A point is "only learned after all of its predecessors are all learned": all pairs. Learned is read as a
+  loss that stays below 0.1, a tenth of the figure's scale.
 """
 
 from functools import partial
@@ -47,28 +46,32 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
-    """Judge the order at the three epochs."""
+    """Judge the order at the three epochs, and the order of learning."""
     rows = [int(np.argmin(np.abs(trajectory["epoch"].values - epoch))) for epoch in EPOCHS]
-    kept = trajectory["order_kept"].isel(time=rows).values
-    judge = partial(check, paper=PAPER, where="Figure 7, equation B.2", size=size)
-    cut = trajectory["point_loss"].isel(time=rows).clip(max=1.0).transpose(..., "point").values
+    kept = trajectory["order_kept"].isel(time=rows).transpose("time", "seed").values
+    judge = partial(check, paper=PAPER, size=size, relation=">=", threshold=1.0)
     return [
         judge(
-            "The loss is strictly an order homomorphism: fraction of pairs in order at epochs 1, 3 and 5",
-            values=list(kept.ravel()),
-            relation=">=",
-            threshold=1.0,
+            "The loss is an order homomorphism at epoch 1: fraction of pairs in order",
+            where="Figure 7, equation B.2",
+            values=list(kept[0]),
         ),
         judge(
-            "Pairs out of order are so by little: largest ℓ(u) − ℓ(v), losses cut at 1",
-            values=list(_excess(cut, list(trajectory["point"].values)).ravel()),
-            relation="<=",
-            threshold=0.1,
+            "The loss is an order homomorphism at epochs 3 and 5: fraction of pairs in order",
+            where="Figure 7, equation B.2",
+            values=list(kept[1:].ravel()),
+        ),
+        judge(
+            "A point is learned only after all of its predecessors: fraction of pairs",
+            where="Appendix B",
+            values=list(_learned_in_order(trajectory)),
         ),
     ]
 
 
-def _excess(losses: np.ndarray, names: list[str]) -> np.ndarray:
-    bits = np.array([[int(bit) for bit in name] for name in names])
-    u, v = np.nonzero((bits[:, None] <= bits[None, :]).all(axis=-1))
-    return (losses[..., u] - losses[..., v]).max(axis=-1)
+def _learned_in_order(trajectory: Trajectory) -> np.ndarray:
+    """The fraction of pairs u ≤ v with u learned no later than v, a seed."""
+    loss = trajectory["point_loss"].transpose("time", ..., "point")
+    late = loss.values >= 0.1
+    last = np.where(late.any(axis=0), len(late) - np.argmax(late[::-1], axis=0), 0)
+    return order_homomorphism(loss.isel(time=0).copy(data=last)).values

@@ -51,7 +51,8 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     margin = np.stack(
         [lemma_margins(one, lemma_curves(one, c.constants)).values for one, c in zip(runs, cases, strict=False)]
     )
-    least = np.array([[least_constants(one)[name] for name in LEAST] for one in runs[len(cases) :]])
+    constants = [least_constants(one) for one in runs[len(cases) :]]
+    least = np.array([[found[name] for name in LEAST] for found in constants])
     return make_trajectory(
         {
             "margin": (("run", "lemma"), margin[:-1]),
@@ -92,7 +93,7 @@ def _scaled(shape: np.ndarray, ascending: np.ndarray, slack: float) -> float:
     low, high = -280.0, -1.0
     if check_all(10.0**low * shape, ascending).broken:
         raise ValueError("no scale meets the assumptions")
-    while high - low > 0.25:
+    while high - low > 0.5:
         middle = (low + high) / 2
         low, high = (low, middle) if check_all(10.0**middle * shape, ascending).broken else (middle, high)
     return 10.0 ** (low - slack)

@@ -74,7 +74,9 @@ def order_claims(trajectory: Trajectory, size: str, where: str, one_layer: bool)
     times = when.values
     strong, weak = np.argmax(a, axis=-1)[..., None], np.argmin(a, axis=-1)[..., None]
     late = np.where(np.isnan(times), np.inf, times)
-    ratio = (np.take_along_axis(late, strong, -1) / np.take_along_axis(late, weak, -1))[..., 0]
+    ours, theirs = (np.take_along_axis(late, which, -1)[..., 0] for which in (strong, weak))
+    ratio = np.where(np.isfinite(ours), ours, 1e6) / np.where(np.isfinite(theirs), theirs, 1e6)
+    ratio = np.where(np.isfinite(ours), ratio, np.inf)
     untied = np.abs(a[..., 0] - a[..., 1]) > 1e-9
     judge = partial(check, paper=PAPER, size=size, sizes=("tiny", "laptop", "gpu", "paper"))
     found = [
