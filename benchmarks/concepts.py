@@ -32,9 +32,9 @@ def cases() -> list[tuple[str, MLP, SGD, list[Identity]]]:
     """(name, network, method, tasks) of figures 2a and 2b, 2c, 11 and 12: 26 runs."""
 
     def tasks(settings: Sequence[Any], dim: int = 64) -> list[Identity]:
-        return [Identity(mu, sigma, dim=dim, samples=SAMPLES, rotate=True) for mu, sigma in settings]
+        return [Identity(mu, sigma, dim=dim, samples=SAMPLES, rotate=True) for _, mu, sigma in settings]
 
-    usual, detour = [*SIGNAL, *DIVERSITY], [((2.0, 4.0), 0.05)]
+    usual, detour = [*SIGNAL, *DIVERSITY], [("", (2.0, 4.0), 0.05)]
     return [
         ("2a, 2b", MLP(), SGD(0.1, BATCH, EPOCHS), tasks(usual)),
         ("2c high", MLP((64,) * 3), SGD(0.1, BATCH, EPOCHS, "mean"), tasks(detour)),

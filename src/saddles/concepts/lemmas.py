@@ -5,6 +5,7 @@ descending order of the main text. The paper's clock is used throughout: ηt the
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,8 +18,10 @@ from saddles.concepts.task import Identity
 from saddles.core.trajectory import Trajectory
 
 K_LEAST = 20.0
-KAPPA_LEAST = 1.1
+KAPPA_LEAST = 1.1 + 1e-9
 P_LEAST = 2.0
+KAPPAS = (KAPPA_LEAST, *np.geomspace(1.12, 30, 24).tolist())
+"""Values of κ that are tried; at the scales where the assumptions hold the least one is the best."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +91,21 @@ def assumptions(
 
 
 def check_all(
-    weights: np.ndarray, ascending: np.ndarray, rate: float | None = None, corrected: bool = False
+    weights: np.ndarray,
+    ascending: np.ndarray,
+    rate: float | None = None,
+    corrected: bool = False,
+    kappas: Sequence[float] = KAPPAS,
 ) -> Assumptions:
-    """The same from |W(0)| and a in ascending order."""
+    """The same from |W(0)| and a in ascending order, with κ from a list."""
     omega, top = float(weights.min()), float(weights.max())
     alpha = float(ascending[0])
     beta = top / omega if omega > 0 else math.inf
     gamma = float(ascending[-1]) / alpha if alpha > 0 else math.inf
     gap = min((high - 3 * low for low, high in pairwise(ascending.tolist())), default=math.inf)
-    C = max(1.0, alpha / gap) if gap > 0 else math.inf
+    C = max(1.0 + 1e-9, alpha / gap) if gap > 0 else math.inf
     best: Assumptions | None = None
-    for kappa in np.concatenate([[KAPPA_LEAST], np.geomspace(1.12, 30, 24)]):
+    for kappa in kappas:
         K = max(K_LEAST, 2 * C * (kappa - 1)) if math.isfinite(C) else K_LEAST
         constants = _with_largest_p(alpha, gamma, omega, beta, len(ascending), float(kappa), K, C, corrected)
         found = _judge(constants, ascending, gap, rate, corrected)

@@ -62,7 +62,7 @@ def _entries(axis: Any, clock: np.ndarray, jacobian: np.ndarray, place: str = "c
             axis.plot(
                 clock, jacobian[:, p, j], color=GREY, linestyle=next(styles), label=f"w{_low(j + 1)}{_low(p + 1)}"
             )
-    axis.legend(fontsize=8, ncols=2 if size > 2 else 1, loc=place)
+    axis.legend(fontsize=8, ncols=2 if size > 2 else 1, loc=place, frameon=True, edgecolor="none", framealpha=0.9)
 
 
 def _low(number: int) -> str:
@@ -192,6 +192,7 @@ def breakdown(trajectory: xr.Dataset) -> Figure:
     with look():
         figure, (axes,) = sheet(1, 3, 14, 4.2)
         depth, twice = (trajectory[name].transpose("width", "seed").values for name in ("depth", "twice"))
+        depth, twice = (np.where(values > 0, values, np.nan) for values in (depth, twice))
         axes[0].plot(widths, 100 * depth, "o-", color=COLOURS[0], alpha=0.5, linewidth=1)
         axes[0].plot(
             widths,
@@ -204,6 +205,7 @@ def breakdown(trajectory: xr.Dataset) -> Figure:
         axes[0].plot(widths, 100 * twice.mean(axis=1), "s--", color=COLOURS[1], label="starts with two descents, %")
         axes[0].set(
             xscale="log",
+            yscale="log",
             xlabel="hidden width d'",
             ylabel="%",
             title=f"Transient memorisation, d'τ² = {trajectory.attrs['scale']:g}",

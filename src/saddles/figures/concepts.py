@@ -58,9 +58,9 @@ def _paths(axis: Any, chosen: xr.Dataset, varied: str) -> None:
 
 
 def _marks(one: xr.Dataset) -> np.ndarray:
-    """Instants at equal steps of time, about fifteen until the path has covered 99 % of its way."""
+    """Instants at equal steps of time, about fifteen until the path is near its end."""
     gap = np.linalg.norm(one["output"].transpose("time", "coordinate").values - one["target"].values, axis=1)
-    near = np.flatnonzero(gap <= 0.01 * gap[0])
+    near = np.flatnonzero(gap <= max(0.01 * gap[0], 1.2 * gap[-1]))
     last = int(near[0]) if len(near) else len(gap) - 1
     return np.unique(np.linspace(0, max(last, 1), 15).astype(int))
 
@@ -102,7 +102,7 @@ def memorisation_losses(trajectory: xr.Dataset) -> Figure:
             clock = one["gradient_time"].values if "gradient_time" in one else one["time"].values
             best = _deepest(one)
             axis.plot(clock, loss, color="#cccccc", linewidth=0.9, zorder=1)
-            axis.plot(clock, loss[:, best], color=colour, zorder=3, label="deepest rise", **MEASURED)
+            axis.plot(clock, loss[:, best], color=colour, zorder=3, label="largest rise", **MEASURED)
             axis.plot([], [], color="#cccccc", label=f"seeds: {loss.shape[1]}")
             end = clock[np.flatnonzero((loss > 0.01).any(axis=1))[-1]]
             axis.set(
@@ -189,6 +189,8 @@ def slopes(trajectory: xr.Dataset) -> Figure:
             ylabel="largest distance from Theorem 4.1",
             title="Error of the theory against training",
         )
+        left.set_xticks(rates, [f"{rate:g}" for rate in rates])
+        left.minorticks_off()
         left.legend()
         right.plot(*trajectory["predicted"].transpose("time", "coordinate").values.T, **THEORY, label="Theorem 4.1")
         right.plot(*trajectory["target"].values, "*", color=INK, markersize=13, label="test point")

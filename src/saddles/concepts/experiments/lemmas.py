@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from saddles.concepts.ensemble import flow_many
 from saddles.concepts.experiments.grids import PAPER
 from saddles.concepts.experiments.searches import DRAWS, draw
-from saddles.concepts.lemmas import check_all, least_constants, lemma_curves, lemma_margins
+from saddles.concepts.lemmas import KAPPAS, check_all, least_constants, lemma_curves, lemma_margins
 from saddles.concepts.task import Identity
 from saddles.concepts.theory import pivots
 from saddles.concepts.watch import PAPER_CLOCK
@@ -31,6 +32,8 @@ from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.figures.concepts import lemma_table as figure
 
 __all__ = ["claims", "figure", "run"]
+
+LEAST_KAPPA = KAPPAS[:1]
 
 LEMMAS = ("D.1", "D.2", "D.3", "D.4", "D.5", "D.6", "D.7", "D.8")
 LEAST = ("D.1 κ", "D.2 κ", "D.3 κ", "D.4 κ", "D.5 top", "D.7 ratio", "D.8 P")
@@ -91,11 +94,13 @@ class _Case:
 def _scaled(shape: np.ndarray, ascending: np.ndarray, slack: float) -> float:
     """The largest power of ten at which the assumptions hold, and `slack` decades below it."""
     low, high = -280.0, -1.0
-    if check_all(10.0**low * shape, ascending).broken:
+    if check_all(10.0**low * shape, ascending, kappas=LEAST_KAPPA).broken:
         raise ValueError("no scale meets the assumptions")
     while high - low > 0.5:
         middle = (low + high) / 2
-        low, high = (low, middle) if check_all(10.0**middle * shape, ascending).broken else (middle, high)
+        low, high = (
+            (low, middle) if check_all(10.0**middle * shape, ascending, kappas=LEAST_KAPPA).broken else (middle, high)
+        )
     return 10.0 ** (low - slack)
 
 
@@ -136,7 +141,7 @@ def _follow(cases: list[_Case], instants: int) -> tuple[list[Trajectory], str]:
             "strength": (("coordinate",), case.strengths),
         }
         clock = {"paper_time": ("time", PAPER_CLOCK * times)}
-        runs.append(make_trajectory(variables, times, unit="gradient time", coords=clock))
+        runs.append(xr.Dataset(variables, coords={"time": times, **clock}))
     return runs, status
 
 

@@ -29,11 +29,11 @@ from saddles.core.trajectory import Trajectory
 from saddles.core.verbs import predict
 from saddles.measures.concept_space import learning_times, slow_down, speed
 
-SIGNAL = [((m, 2.0), (0.05, 0.05)) for m in (1.0, 2.0, 3.0)]
-"""(μ, σ) of figure 2a; the list is that of the authors' code."""
+SIGNAL = [("signal", (m, 2.0), (0.05, 0.05)) for m in (1.0, 2.0, 3.0)]
+"""(what is varied, μ, σ) of figure 2a; the list is that of the authors' code."""
 
-DIVERSITY = [((1.0, 2.0), (s, 0.05)) for s in (0.05, 0.1, 0.5, 1.0, 2.0)]
-"""(μ, σ) of figure 2b; the list is that of the authors' code."""
+DIVERSITY = [("diversity", (1.0, 2.0), (s, 0.05)) for s in (0.05, 0.1, 0.5, 1.0, 2.0)]
+"""(what is varied, μ, σ) of figure 2b; the list is that of the authors' code."""
 
 
 def run_orders(
@@ -44,13 +44,13 @@ def run_orders(
     dim = settings["dim"]
     tasks = [
         [Identity(mu, sigma, dim=dim, samples=settings["samples"], rotate=True, seed=seed) for seed in seeds]
-        for mu, sigma in cases
+        for _, mu, sigma in cases
     ]
     model = MLP((dim,), activation) if hidden else OneLayer()
     method = SGD(settings["rate"], settings["batch"], settings["epochs"], settings["loss"], settings["save_every"])
-    labels = [f"μ = {pair(mu)}, σ = {pair(sigma)}" for mu, sigma in cases]
+    labels = [f"μ = {pair(mu)}, σ = {pair(sigma)}" for _, mu, sigma in cases]
     whole = train_grid(model, tasks, seeds, method, labels)
-    whole = whole.assign_coords(varied=("setting", ["signal" if case in SIGNAL else "diversity" for case in cases]))
+    whole = whole.assign_coords(varied=("setting", [case[0] for case in cases]))
     if isinstance(model, OneLayer):
         whole["predicted"] = _theory(model, tasks, seeds, whole["time"].values, whole["output"])
     return whole
