@@ -331,5 +331,5 @@ def lemma_table(trajectory: xr.Dataset) -> Figure:
                     )
         axes[2].set(yscale="log", xticks=range(len(constants)), title="Least constants that hold, figure 10's task")
         axes[2].set_xticklabels(constants, fontsize=8)
-        axes[2].legend(fontsize=8, loc="center")
+        axes[2].legend(fontsize=8, loc="center", bbox_to_anchor=(0.66, 0.6))
     return figure

@@ -110,31 +110,34 @@ def order_claims(trajectory: Trajectory, size: str, where: str, one_layer: bool)
             threshold=0.1,
         )
     )
-    if one_layer:
-        found += [
-            judge(
-                "It slows down exponentially: R² of log speed against time",
-                where="Theorem 4.1",
-                values=fits,
-                relation=">=",
-                threshold=0.9,
-            ),
-            judge(
-                "The rate of the tail is the smallest a: relative error",
-                where="Theorem 4.1",
-                values=rates,
-                relation="<=",
-                threshold=0.2,
-            ),
-            judge(
-                "SGD follows Theorem 4.1: largest |C − theory| / |x̂|, in units of rate × largest a",
-                where="Theorem 4.1",
-                values=_distance(trajectory),
-                relation="<=",
-                threshold=1.0,
-            ),
-        ]
-    return found
+    return [*found, *(_one_layer_claims(trajectory, judge, fits, rates) if one_layer else [])]
+
+
+def _one_layer_claims(trajectory: Trajectory, judge: Any, fits: list[float], rates: list[float]) -> list[Claim]:
+    """Sentences that Theorem 4.1 makes exact."""
+    return [
+        judge(
+            "It slows down exponentially: R² of log speed against time",
+            where="Theorem 4.1",
+            values=fits,
+            relation=">=",
+            threshold=0.9,
+        ),
+        judge(
+            "The rate of the tail is the smallest a: relative error",
+            where="Theorem 4.1",
+            values=rates,
+            relation="<=",
+            threshold=0.2,
+        ),
+        judge(
+            "SGD follows Theorem 4.1: largest |C − theory| / |x̂|, in units of rate × largest a",
+            where="Theorem 4.1",
+            values=_distance(trajectory),
+            relation="<=",
+            threshold=1.0,
+        ),
+    ]
 
 
 def _tails(trajectory: Trajectory) -> tuple[list[float], list[float], list[float]]:
