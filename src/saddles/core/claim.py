@@ -1,7 +1,7 @@
 """A sentence of a paper as a check with a number."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +39,7 @@ def check(
     *,
     paper: str,
     where: str,
-    values: Iterable[float] | float,
+    values: Any,
     relation: Relation,
     threshold: float,
     size: str,
@@ -49,13 +49,13 @@ def check(
     """Judge a claim from one number a seed.
 
     Args:
-        values: the measured number of each seed; the worst one is judged.
+        values: a number, or an array with one for each seed; the worst one is judged.
         relation, threshold: the claim holds if worst `relation` threshold.
         size: the size that was run.
         sizes: sizes at which the claim is asserted; elsewhere it is not applicable.
         not_applicable: why it is not, where an assumption of the paper is broken.
     """
-    numbers = np.atleast_1d(np.asarray(values if isinstance(values, float | int) else list(values), dtype=float))
+    numbers = np.atleast_1d(np.asarray(values, dtype=float)).ravel()
     worst = float(numbers.max() if relation == "<=" else numbers.min()) if numbers.size else float("nan")
     spread = float(numbers.max() - numbers.min()) if numbers.size else 0.0
     verdict: Verdict = "fails"

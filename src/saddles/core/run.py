@@ -140,7 +140,7 @@ def planned_folder(
 def _record(folder: Path) -> dict[str, Any] | None:
     try:
         return json.loads((folder / "run.json").read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise SaddlesError.about(

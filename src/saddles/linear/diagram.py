@@ -233,8 +233,11 @@ def _on_cores(units: Any, twins: Any, cells: Any, truth: Truth, tick: Callable[[
         tick(1)
         return found
 
-    with ThreadPoolExecutor(2) as pool:
+    pool = ThreadPoolExecutor(2)
+    try:
         rows = list(pool.map(one, cells))
+    finally:
+        pool.shutdown(cancel_futures=True)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 

@@ -8,8 +8,8 @@ PAPER = "tu2024mixed"
 
 _ONE: dict[str, Any] = {"rank": 5, "gamma_w": 2.25, "gamma_variance": -1.85, "c": 50.0}
 _TWO: dict[str, Any] = {"rank": 5, "c": 5.0}
-_SPECTRUM: dict[str, Any] = {"spectrum": [1.0, 0.7, 0.5], "clock": 2.0}
-_CROSS: dict[str, Any] = {"rank": 5, "points": 9, "steps": 80, "c": 5.0}
+_SPECTRUM: dict[str, Any] = {"spectrum": [1.0, 0.7, 0.5], "clock": 1.2}
+_CROSS: dict[str, Any] = {"spectrum": [1.0, 0.7, 0.5], "points": 7, "steps": 40, "c": 5.0}
 _TRADE: dict[str, Any] = {"rank": 5, "gamma_w": 2.0, "c": 50.0, "limit": 9000}
 
 
@@ -54,10 +54,10 @@ EXPERIMENTS = [
     _experiment(
         "transition",
         "Where lazy becomes active: σ²w ∝ d for a low-rank truth, ∝ √d for a full-rank one",
-        tiny=Size(4, _CROSS | {"dims": [12, 24], "rank": 2, "points": 5, "steps": 60, "seeds": 2}),
+        tiny=Size(4, _CROSS | {"dims": [12, 24], "points": 5, "seeds": 2}),
         laptop=Size(30, _CROSS | {"dims": [25, 50, 100, 200], "seeds": 4}),
         gpu=Size(60, _CROSS | {"dims": [50, 100, 200, 400], "seeds": 6}),
-        paper=Size(200, _CROSS | {"dims": [50, 100, 200, 400], "seeds": 4}),
+        paper=Size(200, _CROSS | {"dims": [50, 100, 200, 400], "points": 11, "seeds": 4}),
     ),
     _experiment(
         "trade-off",

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+import xarray as xr
+
+from saddles.core.compare import compare
+from saddles.core.errors import SaddlesError
+
+
+def curve(times, shift=0.0, **coords):
+    times = np.asarray(times, dtype=float)
+    return xr.Dataset({"loss": ("time", times**2 + shift)}, coords={"time": times, **coords})
+
+
+def test_equal_runs_have_no_error():
+    errors = compare(curve([0, 1, 2]), curve([0, 1, 2]))
+    assert float(errors["error"].max()) == 0.0
+    assert errors.attrs["alignment"] == "common instants"
+
+
+def test_each_kind_of_error_by_hand():
+    errors = compare(curve([0, 1, 2]), curve([0, 1, 2], shift=0.5))["error"].sel(variable="loss")
+    assert errors.sel(kind="max_absolute") == 0.5
+    assert errors.sel(kind="max_relative") == 0.125
+    assert errors.sel(kind="rms") == 0.5
+    assert errors.sel(kind="final") == 0.125
+
+
+def test_common_instants_are_matched_without_interpolation():
+    errors = compare(curve([0, 1, 2, 3]), curve([0, 0.5, 1, 1.5, 3]))
+    assert float(errors["error"].max()) == 0.0
+    assert errors.attrs["instants"] == 3
+
+
+def test_other_clocks_are_interpolated_inside_the_overlap():
+    errors = compare(curve([0.05, 1.05, 2.05, 9.0]), curve(np.linspace(0, 3, 31)))
+    assert errors.attrs["alignment"] == "linear interpolation"
+    assert errors.attrs["instants"] == 3
+    assert 0 < float(errors["error"].sel(variable="loss", kind="max_absolute")) <= 0.1**2 / 4 + 1e-12
+
+
+def test_steps_are_matched_where_both_have_them():
+    one = curve([0, 1, 2], step=("time", [0, 10, 20]))
+    other = curve([0, 1, 2], step=("time", [0, 10, 20])).assign_coords(time=[0.0, 5.0, 9.0])
+    assert float(compare(one, other)["error"].max()) == 0.0
+
+
+def test_clocks_that_do_not_meet_are_refused():
+    with pytest.raises(SaddlesError, match="overlap"):
+        compare(curve([0, 1]), curve([5.5, 6.5]))
+
+
+def test_nothing_in_common_is_refused():
+    with pytest.raises(SaddlesError, match="common variable"):
+        compare(curve([0, 1]), curve([0, 1]).rename(loss="other"))
+
+
+def test_other_shapes_are_refused():
+    wide = xr.Dataset({"s": (("time", "mode"), np.zeros((2, 3)))}, coords={"time": [0.0, 1.0]})
+    with pytest.raises(SaddlesError, match="shapes must agree"):
+        compare(wide, wide.isel(mode=slice(0, 2)))

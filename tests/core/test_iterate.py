@@ -1,0 +1,34 @@
+import numpy as np
+
+from saddles.core.iterate import iterate
+
+
+def halve(state, args):
+    return state * args
+
+
+def see(state, args):
+    return {"value": state[0]}
+
+
+def test_saves_the_start_every_stride_and_the_end():
+    done = iterate(halve, np.array([1.0]), 10, args=0.5, observe=see, save_every=4)
+    assert done.steps.tolist() == [0, 4, 8, 10]
+    np.testing.assert_allclose(done.saved["value"], 0.5 ** np.array([0, 4, 8, 10]))
+    assert done.status == "finished"
+
+
+def test_long_runs_go_in_blocks():
+    done = iterate(halve, np.array([1.0]), 100, args=0.99, observe=see)
+    np.testing.assert_allclose(done.saved["value"], 0.99 ** np.arange(101))
+
+
+def test_divergence_keeps_what_came_before():
+    done = iterate(halve, np.array([1.0]), 100, args=10.0, observe=see, guard="value")
+    assert done.status == "stopped: diverged at step 8"
+    assert done.steps.tolist() == list(range(8))
+    np.testing.assert_allclose(done.saved["value"], 10.0 ** np.arange(8))
+
+
+def test_no_steps_is_the_start_alone():
+    assert iterate(halve, np.array([3.0]), 0, args=0.5, observe=see).saved["value"].tolist() == [3.0]

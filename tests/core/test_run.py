@@ -1,0 +1,145 @@
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import toy_experiment
+import xarray as xr
+
+import saddles
+from saddles.core import experiment
+from saddles.core.errors import SaddlesError
+from saddles.core.experiment import find, register, registry
+from saddles.core.run import planned_folder, resume, run_experiment
+
+ROW = toy_experiment.ROW
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    toy_experiment.calls.clear()
+    toy_experiment.trouble.clear()
+    monkeypatch.setattr(experiment, "_own", {})
+
+
+@pytest.fixture
+def registered():
+    return register(ROW)
+
+
+def test_a_run_writes_what_the_design_names():
+    made = run_experiment(ROW, out="here")
+    assert sorted(p.name for p in made.folder.iterdir()) == [
+        "claims.json", "figure.png", "figure.svg", "run.json", "trajectory.zarr",
+    ]  # fmt: skip
+    record = json.loads((made.folder / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["settings"]["points"] == 4
+    assert {"versions", "machine", "wall_time_s", "seed", "size", "experiment"} <= set(record)
+    stored = xr.open_zarr(made.folder / "trajectory.zarr", chunks=None)
+    assert stored.attrs["experiment"] == "toy/decay"
+    assert made.claims[0].verdict == "holds"
+    assert made.claims[0].seeds == 3
+
+
+def test_a_finished_identical_run_is_shown_not_repeated():
+    first = run_experiment(ROW)
+    assert first.folder.parent.as_posix() == "runs/toy/decay"
+    again = run_experiment(ROW)
+    assert (again.folder, again.repeated, len(toy_experiment.calls)) == (first.folder, False, 3)
+    assert again.claims == first.claims
+    assert run_experiment(ROW, seed=1).folder != first.folder
+    assert run_experiment(ROW, changes={"rate": 2.0}).folder != first.folder
+    fresh = run_experiment(ROW, fresh=True)
+    assert fresh.folder.name == f"{first.folder.name}-2"
+    assert fresh.repeated
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), SaddlesError("it broke")])
+def test_an_interrupted_run_goes_on_where_it_was(registered, trouble):
+    toy_experiment.trouble.append(trouble)
+    with pytest.raises(type(trouble)):
+        run_experiment(ROW, out="here")
+    record = json.loads(Path("here/run.json").read_text())
+    assert record["status"].startswith("stopped")
+    assert len(list(os.scandir("here/parts"))) == 2
+    for part in os.scandir("here/parts"):
+        assert saddles.load(part.path).sizes["time"] == 4
+    done = resume("here")
+    assert done.record["status"] == "finished"
+    assert len(toy_experiment.calls) == 3, "finished parts were computed again"
+    reference = run_experiment(ROW, out="other")
+    xr.testing.assert_equal(done.trajectory, reference.trajectory)
+
+
+def test_resume_finds_the_experiment_by_its_name(registered):
+    toy_experiment.trouble.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment("toy/decay", out="here")
+    assert resume("here").record["status"] == "finished"
+
+
+def test_resume_refuses_another_version(registered, monkeypatch):
+    toy_experiment.trouble.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(ROW, out="here")
+    monkeypatch.setattr(saddles, "__version__", "99.0")
+    with pytest.raises(SaddlesError, match=r"this is 99\.0"):
+        resume("here")
+
+
+def test_an_existing_folder_is_never_touched(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(SaddlesError, match="never overwrites"):
+        run_experiment(ROW, out="mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("place", ["file/run", "locked/run"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked").chmod(stat.S_IRUSR | stat.S_IXUSR)
+    if place.startswith("locked") and os.access(tmp_path / "locked", os.W_OK):
+        pytest.skip("this user may write everywhere, so no folder is locked")
+    with pytest.raises(SaddlesError, match="cannot be written"):
+        run_experiment(ROW, out=place)
+
+
+def test_settings_are_read_like_their_defaults():
+    changed = ROW.settings("tiny", {"points": "7", "rate": "2", "levels": "3,4.5", "fast": "false", "name": "x"})
+    assert changed == {"rate": 2.0, "points": 7, "name": "x", "levels": [3.0, 4.5], "fast": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ponts": 3}, "did you mean 'points'"),
+        ({"points": "many"}, "--set points=4"),
+        ({"points": "2.5"}, "a value like 4"),
+        ({"fast": "maybe"}, "a value like True"),
+    ],
+)
+def test_bad_settings_are_explained(changes, words):
+    with pytest.raises(SaddlesError, match=words):
+        ROW.settings("tiny", changes)
+
+
+def test_unknown_names_are_explained(registered):
+    with pytest.raises(SaddlesError, match="did you mean 'toy/decay'"):
+        find("toy/decai")
+    with pytest.raises(SaddlesError, match="tiny, laptop"):
+        planned_folder("toy/decay", size="huge")
+    with pytest.raises(SaddlesError, match="taken"):
+        register(ROW)
+    assert "toy/decay" in registry()
+    assert "linear/figure-1" in registry()
+
+
+def test_seeds_derive_from_the_one_given():
+    one, same, other = (experiment.Context(seed=s).seeds(3) for s in (1, 1, 2))
+    assert one == same
+    assert len({*one, *other}) == 6

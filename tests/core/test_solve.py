@@ -1,0 +1,93 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from saddles.core.errors import SaddlesError
+from saddles.core.solve import from_zero, settle, solve
+
+
+def decay(t, y, rates):
+    return -rates * y
+
+
+RATES = jnp.array([1.0, 3.0])
+TIMES = np.linspace(0.0, 5.0, 37)
+
+
+def exact(times):
+    return np.exp(-times[:, None] * np.array([1.0, 3.0])) * [1.0, 2.0]
+
+
+def test_exact_solution_between_steps_too():
+    found = solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES)
+    assert found.status == "finished"
+    assert np.abs(found.saved - exact(TIMES)).max() < 5e-9
+
+
+@pytest.mark.parametrize("stiff", [False, True])
+def test_error_follows_the_tolerance(stiff):
+    errors = [
+        np.abs(solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES, rtol=rtol, stiff=stiff).saved - exact(TIMES)).max()
+        for rtol in (1e-4, 1e-6, 1e-8)
+    ]
+    assert errors[0] > 10 * errors[1] > 100 * errors[2]
+
+
+def test_implicit_solver_crosses_a_stiff_layer_in_few_steps():
+    def field(t, y, args):
+        return -1e6 * (y - jnp.cos(t))
+
+    found = solve(field, np.array([0.0]), np.array([0.0, 1.0]), stiff=True, rtol=1e-6)
+    assert found.saved[-1, 0] == pytest.approx(np.cos(1.0), abs=2e-6)
+    assert found.steps < 200
+
+
+def test_observation_is_saved_instead_of_the_state():
+    found = solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES, observe=lambda t, y, a: {"sum": y.sum()})
+    np.testing.assert_allclose(found.saved["sum"], exact(TIMES).sum(axis=1), atol=1e-8)
+
+
+def test_halt_keeps_what_came_before():
+    found = solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES, halt=lambda t, y, a: y[0] < 0.5)
+    assert found.status == "stopped: halt condition met"
+    assert np.log(2) <= found.end < np.log(2) + 0.5
+    assert found.times[-1] <= found.end
+    np.testing.assert_allclose(found.saved, exact(found.times), atol=1e-8)
+
+
+def test_blow_up_stops_by_itself():
+    found = solve(lambda t, y, a: y * y, np.array([1.0]), np.linspace(0, 2, 20))
+    assert found.status.startswith("stopped: diverged near time 0.9")
+    np.testing.assert_allclose(found.saved[:, 0], 1 / (1 - found.times), rtol=1e-6)
+
+
+def test_steps_are_limited():
+    found = solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES, max_steps=7)
+    assert found.status.startswith("stopped: 7 solver steps")
+    np.testing.assert_allclose(found.saved, exact(found.times), atol=1e-8)
+
+
+def test_settle_finds_rest():
+    end, met = settle(decay, np.array([1.0, 2.0]), lambda t, y, a: jnp.abs(y[0]) < 1e-3, args=RATES)
+    assert met
+    assert np.log(1000) <= end < 1.5 * np.log(1000)
+    _, met = settle(decay, np.array([1.0, 2.0]), lambda t, y, a: y[0] < -1.0, args=RATES, max_steps=50)
+    assert not met
+
+
+def test_statistics_count_evaluations():
+    found = solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES)
+    assert found.evaluations >= 6 * found.steps > 0
+    assert found.wall_time > 0
+
+
+@pytest.mark.parametrize("times", [[], [1.0, 0.5], [-1.0, 2.0], [0.0, np.nan], [[0.0, 1.0]]])
+def test_bad_times_are_refused(times):
+    with pytest.raises(SaddlesError, match="increasing times"):
+        from_zero(times)
+
+
+def test_start_is_put_in_front():
+    times, added = from_zero([1.0, 2.0])
+    assert times.tolist() == [0.0, 1.0, 2.0]
+    assert added == 1

@@ -1,0 +1,99 @@
+import os
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+from saddles.core.trajectory import SCHEMA, export, load, make_trajectory, save
+
+
+@pytest.fixture
+def trajectory() -> xr.Dataset:
+    return make_trajectory(
+        {"loss": (("time", "kind"), np.arange(6.0).reshape(3, 2)), "threshold": ((), 0.5)},
+        [0.0, 0.5, 2.0],
+        unit="gradient time",
+        coords={"kind": ["short", "a longer word"], "step": ("time", [0, 1, 4])},
+        model={"width": 3},
+        seed=7,
+    )
+
+
+def test_save_and_load_give_the_same(trajectory, tmp_path):
+    xr.testing.assert_identical(load(save(trajectory, tmp_path / "t.zarr")), trajectory)
+
+
+def test_opens_with_plain_xarray(trajectory, tmp_path):
+    save(trajectory, tmp_path / "t.zarr")
+    with xr.open_zarr(tmp_path / "t.zarr", chunks=None) as plain:
+        xr.testing.assert_identical(plain.load(), trajectory)
+
+
+def test_provenance_is_flat_and_readable(trajectory):
+    assert trajectory.attrs["schema"] == SCHEMA
+    assert trajectory.attrs["status"] == "finished"
+    assert trajectory.attrs["model"] == '{"width": 3}'
+    assert all(isinstance(value, str | int | float) for value in trajectory.attrs.values())
+    assert "gradient time" in trajectory["time"].attrs["unit"]
+    assert "loss" in trajectory._repr_html_()
+
+
+def test_tree_survives(trajectory, tmp_path):
+    tree = xr.DataTree.from_dict({"/": xr.Dataset(attrs={"schema": SCHEMA}), "/heads": trajectory})
+    back = load(save(tree, tmp_path / "t.zarr"))
+    xr.testing.assert_identical(back["heads"].to_dataset(), trajectory)
+
+
+def test_saving_never_overwrites(trajectory, tmp_path):
+    save(trajectory, tmp_path / "t.zarr")
+    with pytest.raises(SaddlesError, match="never overwrites"):
+        save(trajectory, tmp_path / "t.zarr")
+    assert [p.name for p in tmp_path.iterdir()] == ["t.zarr"]
+
+
+def test_failed_save_leaves_nothing(trajectory, tmp_path):
+    broken = trajectory.assign(bad=("time", np.array([object(), 1, 2], dtype=object)))
+    with pytest.raises(Exception, match=r".+"):
+        save(broken, tmp_path / "t.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parent_that_is_a_file_is_refused(trajectory, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SaddlesError, match="cannot be written"):
+        save(trajectory, tmp_path / "file" / "t.zarr")
+
+
+def test_newer_layout_is_refused(trajectory, tmp_path):
+    trajectory.attrs["schema"] = SCHEMA + 1
+    save(trajectory, tmp_path / "t.zarr")
+    with pytest.raises(SaddlesError, match="newer saddles"):
+        load(tmp_path / "t.zarr")
+
+
+@pytest.mark.parametrize("name", ["absent", "empty"])
+def test_what_is_no_trajectory_is_named(tmp_path, name):
+    os.mkdir(tmp_path / "empty")
+    with pytest.raises(SaddlesError, match=name):
+        load(tmp_path / name)
+
+
+def test_netcdf_keeps_everything(trajectory, tmp_path):
+    (file,) = export(trajectory, tmp_path / "t.nc", "netcdf")
+    xr.testing.assert_identical(load(file), trajectory)
+
+
+def test_csv_has_one_table_for_each_set_of_dimensions(trajectory, tmp_path):
+    files = export(trajectory, tmp_path / "t.csv", "csv")
+    assert sorted(f.name for f in files) == ["t-attributes.json", "t-scalars.csv", "t-time-kind.csv"]
+    lines = (tmp_path / "t-time-kind.csv").read_text().splitlines()
+    assert lines[0] == "time,kind,loss,step"
+    assert lines[-1] == "2.0,a longer word,5.0,4"
+    with pytest.raises(SaddlesError, match="never overwrites"):
+        export(trajectory, tmp_path / "t.csv", "csv")
+
+
+def test_unknown_format_is_refused(trajectory, tmp_path):
+    with pytest.raises(SaddlesError, match="csv and netcdf"):
+        export(trajectory, tmp_path / "t.mat", "mat")

@@ -1,0 +1,86 @@
+"""Every lab has the same rooms, and every experiment keeps the same promises."""
+
+import importlib
+import inspect
+from pathlib import Path
+
+import matplotlib.figure
+import pytest
+import xarray as xr
+
+import saddles
+from saddles.core.experiment import LABS, SIZES, Context, registry
+from saddles.core.trajectory import load, save
+
+ROWS = registry()
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_lab_has_its_rooms(lab):
+    for room, verb in (("simulate", "simulate"), ("theory", "predict")):
+        function = getattr(importlib.import_module(f"saddles.{lab}.{room}"), verb)
+        names = list(inspect.signature(function).parameters)
+        assert names[1:2] == ["task"]
+        assert {"times", "seed", "keep", "device", "precision"} <= set(names)
+    importlib.import_module(f"saddles.{lab}.task")
+    importlib.import_module(f"saddles.{lab}.model")
+
+
+@pytest.mark.parametrize("package", ["saddles", "saddles.measures", *(f"saddles.{lab}" for lab in LABS)])
+def test_every_public_name_is_there_and_explained(package):
+    module = importlib.import_module(package)
+    source = Path(str(module.__file__)).read_text()
+    for name in module.__all__:
+        thing = getattr(module, name)
+        assert thing.__doc__, f"{package}.{name} has no docstring"
+        assert f"{name} as {name}" in source, f"{package}.{name} is hidden from type checkers"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_row_is_complete(name):
+    row = ROWS[name]
+    assert name.startswith(f"{row.lab}/")
+    assert "tiny" in row.sizes
+    assert row.default in row.sizes
+    assert set(row.sizes) <= set(SIZES)
+    assert row.sizes["tiny"].seconds <= 20
+    first = set(row.sizes["tiny"].settings)
+    assert all(set(size.settings) == first for size in row.sizes.values())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_tiny_run_gives_a_trajectory_claims_and_a_figure(name, tmp_path):
+    row = ROWS[name]
+    if row.needs:
+        pytest.skip("needs a data set; its own tests run it on made data")
+    module = row.load()
+    trajectory = module.run(row.settings("tiny"), Context(seed=11, size="tiny"))
+    dimensions = [variable.dims for variable in trajectory.data_vars.values() if "time" in variable.dims]
+    assert dimensions
+    assert all(dims[0] == "time" for dims in dimensions)
+    assert trajectory["time"].attrs["unit"]
+    assert trajectory.attrs["status"] == "finished"
+    claims = module.claims(trajectory, "tiny")
+    assert claims
+    assert all(claim.paper == row.paper for claim in claims)
+    assert all(claim.verdict != "fails" for claim in claims)
+    drawing = module.figure(trajectory)
+    assert isinstance(drawing, matplotlib.figure.Figure)
+    for axis in drawing.axes:
+        assert axis.get_xlabel() or axis.get_ylabel() or axis.get_shared_x_axes(), "an axis without a label"
+    stored = load(save(trajectory, tmp_path / "t.zarr"))
+    xr.testing.assert_equal(stored, trajectory)
+    assert [c.value for c in module.claims(stored, "tiny")] == pytest.approx([c.value for c in claims], nan_ok=True)
+
+
+def test_same_seed_same_numbers():
+    row = ROWS["linear/trade-off"]
+    one, same, other = (row.load().run(row.settings("tiny"), Context(seed=s)) for s in (1, 1, 2))
+    xr.testing.assert_equal(one, same)
+    assert not one["best_test_error"].equals(other["best_test_error"])
+
+
+def test_names_of_the_package():
+    assert {"simulate", "predict", "compare", "load"} <= set(saddles.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'dance'"):
+        saddles.dance  # type: ignore[attr-defined]  # noqa: B018

@@ -1,0 +1,81 @@
+"""The order of the rooms, and how light `import saddles` is."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "saddles"
+LABS = {"linear", "diagonal", "concepts", "margin", "probe", "transformers", "diffusion"}
+ORDER = [{"core"}, {"measures"}, {"figures"}, LABS, {"studies", "sweep"}, {"report"}, {"explorer"}, {"cli"}]
+RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
+BUILT_ON_PROBE = {"transformers", "diffusion"}
+
+
+def _room(name: str) -> str:
+    return name.split(".")[1] if name.startswith("saddles.") else ""
+
+
+def _imports(file: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            found += [node.module or ""]
+    return found
+
+
+def _home(file: Path) -> str:
+    return file.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+FILES = [file for file in sorted(SOURCE.rglob("*.py")) if file.parent != SOURCE or file.stem == "cli"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(SOURCE).as_posix())
+def test_imports_go_one_way(file):
+    home = _home(file)
+    assert home in RANK, f"{home} has no place in the order of the rooms"
+    for name in _imports(file):
+        room = _room(name)
+        if not room or room == home:
+            continue
+        allowed = RANK[room] < RANK[home] or (home in BUILT_ON_PROBE and room == "probe")
+        assert allowed, f"{file.name} of {home} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "lab", sorted(p.name for p in SOURCE.iterdir() if p.name in LABS and (p / "theory.py").exists())
+)
+def test_theory_and_simulation_share_nothing(lab):
+    assert f"saddles.{lab}.simulate" not in _imports(SOURCE / lab / "theory.py")
+    assert f"saddles.{lab}.theory" not in _imports(SOURCE / lab / "simulate.py")
+
+
+def test_no_module_imports_both_halves():
+    for file in FILES:
+        tops = {name.split(".")[0] for name in _imports(file)}
+        assert not {"jax", "torch"} <= tops, file
+
+
+def test_import_is_light():
+    """Under 0.3 s by the best of five, and nothing heavy comes along."""
+    code = (
+        "import time, sys; began = time.perf_counter(); import saddles; spent = time.perf_counter() - began; "
+        "heavy = {'jax', 'torch', 'xarray', 'numpy', 'matplotlib', 'pandas', 'diffrax'} & set(sys.modules); "
+        "print(spent, *heavy)"
+    )
+    rows = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
+    words = [row.stdout.split() for row in rows]
+    assert all(len(row) == 1 for row in words), words[0]
+    assert min(float(row[0]) for row in words) < 0.3
+
+
+def test_lists_of_names_need_no_jax():
+    code = "import sys; from saddles.core.experiment import registry; registry(); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
