@@ -228,6 +228,7 @@ def breakdown(trajectory: xr.Dataset) -> Figure:
 
 def pivot_law(trajectory: xr.Dataset) -> Figure:
     """Predicted against measured times of growth, the error's distribution, and the verdicts within a horizon."""
+    trajectory = trajectory.isel(time=0)
     measured, greedy, signal = (trajectory[name].values for name in ("measured", "greedy", "signal"))
     scale = np.broadcast_to(trajectory["scale"].values[:, None], measured.shape)
     real, horizon = trajectory["strength"].notnull().values, trajectory["horizon"].values[:, None]
@@ -285,7 +286,7 @@ def pivot_law(trajectory: xr.Dataset) -> Figure:
 def lemma_table(trajectory: xr.Dataset) -> Figure:
     """Margins of the lemmas over instances, where D.3 fails, and the least constants at realistic scales."""
     lemmas = [str(name) for name in trajectory["lemma"].values]
-    margin = trajectory["margin"].transpose("run", "lemma").values
+    margin = trajectory["margin"].isel(time=0).transpose("run", "lemma").values
     with look():
         figure, (axes,) = sheet(1, 3, 15, 4.6)
         holds = 100 * (margin >= -1e-6).mean(axis=0)

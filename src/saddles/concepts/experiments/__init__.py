@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from saddles.concepts.experiments.grids import PAPER
 from saddles.core.experiment import Experiment, Size
+
+PAPER = "yang2025concepts"
 
 _HERE = "saddles.concepts.experiments"
 
@@ -118,7 +119,7 @@ EXPERIMENTS = [
         PAPER,
         f"{_HERE}.figure_10",
         {
-            "tiny": Size(3, {"starts": 100, "horizon": 4.0, "until": 200.0}),
+            "tiny": Size(3, {"starts": 60, "horizon": 4.0, "until": 200.0}),
             "laptop": Size(10, {"starts": 1000, "horizon": 4.0, "until": 200.0}),
             "paper": Size(60, {"starts": 10_000, "horizon": 4.0, "until": 200.0}),
         },
@@ -181,7 +182,7 @@ EXPERIMENTS = [
         f"{_HERE}.breakdown",
         {
             "tiny": Size(
-                4, {"widths": [2, 8, 32], "scale": 0.02, "starts": 100, "seeds": 2, "until": 20.0, "instants": 200}
+                4, {"widths": [2, 8, 32], "scale": 0.02, "starts": 30, "seeds": 2, "until": 20.0, "instants": 200}
             ),
             "laptop": Size(
                 15,

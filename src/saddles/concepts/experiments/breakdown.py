@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments.grids import PAPER
+from saddles.concepts.experiments import PAPER
 from saddles.concepts.task import Identity
 from saddles.concepts.watch import test_loss
 from saddles.core.claim import Claim, check

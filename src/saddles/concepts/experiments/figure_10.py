@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments.grids import PAPER
+from saddles.concepts.experiments import PAPER
 from saddles.concepts.experiments.searches import draw
 from saddles.concepts.failures import failure
 from saddles.concepts.lemmas import assumptions

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from saddles.concepts.experiments.grids import PAPER, train_grid
+from saddles.concepts.experiments import PAPER
+from saddles.concepts.experiments.grids import train_grid
 from saddles.concepts.model import MLP
 from saddles.concepts.sgd import SGD
 from saddles.concepts.task import Identity

@@ -11,8 +11,6 @@ from saddles.concepts.sgd import SGD, train
 from saddles.concepts.task import Identity
 from saddles.core.trajectory import Trajectory
 
-PAPER = "yang2025concepts"
-
 
 def train_grid(
     model: MLP | OneLayer,

@@ -19,7 +19,7 @@ import numpy as np
 import xarray as xr
 
 from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments.grids import PAPER
+from saddles.concepts.experiments import PAPER
 from saddles.concepts.experiments.searches import DRAWS, draw
 from saddles.concepts.lemmas import KAPPAS, check_all, least_constants, lemma_curves, lemma_margins
 from saddles.concepts.task import Identity
@@ -58,7 +58,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     least = np.array([[found[name] for name in LEAST] for found in constants])
     return make_trajectory(
         {
-            "margin": (("run", "lemma"), margin[:-1]),
+            "margin": (("time", "run", "lemma"), margin[None, :-1]),
             "omega": (("run",), [c.constants.omega for c in cases[:-1]]),
             "correlation": (("run",), [c.correlation for c in cases[:-1]]),
             "concepts": (("run",), [len(c.strengths) for c in cases[:-1]]),
@@ -147,7 +147,7 @@ def _follow(cases: list[_Case], instants: int) -> tuple[list[Trajectory], str]:
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the appendix."""
-    margin = trajectory["margin"]
+    margin = trajectory["margin"].isel(time=0)
     judge = partial(check, paper=PAPER, size=size, sizes=("tiny", "laptop", "gpu", "paper"))
     found = [
         judge(

@@ -16,7 +16,8 @@ from typing import Any
 
 import xarray as xr
 
-from saddles.concepts.experiments.grids import PAPER, pair, train_grid
+from saddles.concepts.experiments import PAPER
+from saddles.concepts.experiments.grids import pair, train_grid
 from saddles.concepts.model import MLP
 from saddles.concepts.sgd import SGD
 from saddles.concepts.task import Identity

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.concepts.experiments.grids import PAPER, pair, train_grid
+from saddles.concepts.experiments import PAPER
+from saddles.concepts.experiments.grids import pair, train_grid
 from saddles.concepts.model import MLP, OneLayer
 from saddles.concepts.sgd import SGD
 from saddles.concepts.task import Identity

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments.grids import PAPER
+from saddles.concepts.experiments import PAPER
 from saddles.concepts.theory import pivots
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
@@ -53,7 +53,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     found, status = flow_many(factors, a * median[:, None], 0.0, times, keep=("major",), rtol=1e-6)
     measured = _halves(found["major"], times) * median[:, None]
     variables: dict[str, Any] = {
-        "measured": (("run", "coordinate"), np.where(real, measured, np.nan)),
+        "measured": (("time", "run", "coordinate"), np.where(real, measured, np.nan)[None]),
         "strength": (("run", "coordinate"), np.where(real, a, np.nan)),
         "horizon": (("run",), median * rng.uniform(0.5, 1.5, count)),
         "scale": (("run",), scale[:, 0, 0]),
@@ -83,6 +83,7 @@ def _halves(major: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 def verdicts(trajectory: Trajectory, law: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(lost in the run, said to be lost, is a concept), each (run, coordinate)."""
+    trajectory = trajectory.isel(time=0)
     real = trajectory["strength"].notnull().values
     horizon = trajectory["horizon"].values[:, None]
     measured, said = trajectory["measured"].values, trajectory[law].values
@@ -93,7 +94,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the law."""
     lost, said, real = verdicts(trajectory, "greedy")
     fails = lost.any(axis=1)
-    seen = trajectory["measured"].values[real]
+    seen = trajectory["measured"].isel(time=0).values[real]
     error = np.abs(trajectory["greedy"].values[real] / seen - 1)
     judge = partial(check, paper=PAPER, where="pivot law, section E.3", size=size)
     return [

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments.grids import PAPER
+from saddles.concepts.experiments import PAPER
 from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import SymmetricTwoLayer
 from saddles.concepts.task import Identity

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from saddles.concepts.experiments.grids import PAPER
+from saddles.concepts.experiments import PAPER
 from saddles.concepts.model import OneLayer
 from saddles.concepts.sgd import SGD, train
 from saddles.concepts.task import Identity
