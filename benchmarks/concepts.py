@@ -56,8 +56,11 @@ def program(precision: str) -> np.ndarray:
 
 
 def loop() -> np.ndarray:
-    """Seconds (clock, processors) for the same runs in plain PyTorch, one after another."""
-    torch.set_num_threads(2)
+    """Seconds (clock, processors) for the same runs in plain PyTorch, one after another.
+
+    One thread: at these sizes a second one gains little, and on a busy machine the two wait for each other.
+    """
+    torch.set_num_threads(1)
     spent = np.zeros(2)
     for _, model, method, tasks in cases():
         began = _now()
