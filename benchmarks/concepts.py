@@ -1,15 +1,13 @@
 """Speeds of the concepts lab.
 
-    python -m benchmarks.concepts            both
-    python -m benchmarks.concepts runs       figures 2, 11 and 12 against a plain PyTorch loop
-    python -m benchmarks.concepts seeds      10,000 flows of three concepts, descents counted
+    python -m benchmarks concepts            10,000 flows of three concepts, descents counted
+    python -m benchmarks concepts --full     and the runs of figures 2, 11 and 12 against a plain PyTorch loop
 
 Times of the program include compilation. The loop is what one would write first: a module, an optimiser, shuffled
 batches; the cost of a run depends on shapes alone, so one run of each kind is timed and counted as often as it occurs.
 Seconds on the clock are followed by those of the processors, which tell a busy machine from a slow program.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -116,22 +114,18 @@ def seeds(count: int = 10_000) -> tuple[float, float]:
     return time.perf_counter() - began, float(np.mean(three))
 
 
-def main(wanted: Sequence[str]) -> None:
-    if not wanted or "seeds" in wanted:
-        seconds, share = seeds()
-        print(f"10,000 flows of three concepts, descents counted: {seconds:.1f} s ({100 * share:.1f} % have three)")
-    if not wanted or "runs" in wanted:
-        count = sum(len(tasks) for *_, tasks in cases())
-        plain = loop()
-        print(f"{count} runs of figures 2, 11 and 12: plain PyTorch {plain[0]:.1f} s ({plain[1]:.1f} s of processors)")
-        for precision in ("float32", "float64"):
-            ours = program(precision)
-            ratio = plain / ours
-            print(
-                f"  one program each, {precision}, with compilation: {ours[0]:.1f} s ({ours[1]:.1f}), "
-                f"{ratio[0]:.1f} times faster ({ratio[1]:.1f})"
-            )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def main(full: bool = False) -> None:
+    seconds, share = seeds()
+    print(f"10,000 flows of three concepts, descents counted: {seconds:.1f} s ({100 * share:.1f} % have three)")
+    if not full:
+        return
+    count = sum(len(tasks) for *_, tasks in cases())
+    plain = loop()
+    print(f"{count} runs of figures 2, 11 and 12: plain PyTorch {plain[0]:.1f} s ({plain[1]:.1f} s of processors)")
+    for precision in ("float32", "float64"):
+        ours = program(precision)
+        ratio = plain / ours
+        print(
+            f"  one program each, {precision}, with compilation: {ours[0]:.1f} s ({ours[1]:.1f}), "
+            f"{ratio[0]:.1f} times faster ({ratio[1]:.1f})"
+        )

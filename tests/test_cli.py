@@ -126,7 +126,9 @@ def test_a_failing_claim_gives_code_1(command, monkeypatch):
     from saddles.linear.experiments import figure_1
 
     honest = figure_1.claims
-    monkeypatch.setattr(figure_1, "claims", lambda trajectory, size: honest(trajectory.assign(width=1e18), "laptop"))
+    monkeypatch.setattr(
+        figure_1, "claims", lambda trajectory, size: honest(trajectory.assign(hidden_units=1e18), "laptop")
+    )
     code, out, _ = command("run", "linear/figure-1", *TINY, "--set", "dim=20", "--out", "here")
     assert code == 1
     assert "fails" in out

@@ -168,7 +168,7 @@ def test_aligned_equals_self_consistent_from_an_aligned_start():
     half = np.sqrt(values)
     model = TwoLayer.from_weights((right.T * half).T, left * half, variance=0.02)
     found = saddles.predict(model, task, Aligned(), times=TIMES)
-    expected = saddles.predict(model, task, SelfConsistent(), times=TIMES)
+    expected = saddles.predict(model, task, SelfConsistent(rtol=1e-11), times=TIMES)
     errors = saddles.compare(expected, found)["error"].sel(kind="max_absolute")
     assert float(errors.max()) < 1e-8
 

@@ -26,7 +26,7 @@ class TwoLayer:
         weights: given (W1, W2) instead of a draw; see `from_weights`.
     """
 
-    width: int | Sequence[int] = field(metadata=AXIS)
+    width: float | Sequence[float] = field(metadata=AXIS)
     variance: float | Sequence[float] = field(metadata=AXIS)
     weights: tuple[Any, Any] | None = field(default=None, repr=False)
 

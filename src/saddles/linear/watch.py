@@ -100,7 +100,7 @@ def check_finite(found: dict[str, Any], task: Any) -> None:
 def label(saved: dict[str, Any], times: Any, model: Any, task: Any, **facts: Any) -> Trajectory:
     """Give saved observations their names and provenance."""
     variables: dict[str, Any] = {name: (_DIMS[name], values) for name, values in saved.items()}
-    variables |= {"threshold": ((), model.threshold), "width": ((), float(np.asarray(model.width)))}
+    variables |= {"threshold": ((), model.threshold), "hidden_units": ((), float(np.asarray(model.width)))}
     coords: dict[str, Any] = {}
     if "singular_value" in saved:
         coords["mode"] = np.arange(np.shape(saved["singular_value"])[1])

@@ -41,9 +41,9 @@ def gram_error(trajectory: xr.Dataset) -> xr.Dataset:
         `error`, `norm`, `weak` (σ²w), `strong` (√(d/w)‖C‖_op), `ratio` = error/min(weak, strong),
         each (time, side) with side "in" and "out".
     """
-    need(trajectory, "matrix", "gram_in", "gram_out", "threshold", "width")
+    need(trajectory, "matrix", "gram_in", "gram_out", "threshold", "hidden_units")
     matrix = trajectory["matrix"].transpose("time", "row", "column").values
-    threshold, width = float(trajectory["threshold"]), float(trajectory["width"])
+    threshold, width = float(trajectory["threshold"]), float(trajectory["hidden_units"])
     left, values, right = np.linalg.svd(matrix, full_matrices=True)
     errors, norms = [], []
     for vectors, gram in ((right.transpose(0, 2, 1), "gram_in"), (left, "gram_out")):

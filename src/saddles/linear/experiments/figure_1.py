@@ -85,7 +85,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     for _, one in trajectory.groupby("seed"):
         one = one.squeeze("seed")
         gap = one.sel(dynamics="descent") - one.sel(dynamics="self-consistent")
-        allowed = np.sqrt(trajectory.sizes["mode"] / float(one["width"]))
+        allowed = np.sqrt(trajectory.sizes["mode"] / float(one["hidden_units"]))
         errors = [
             float(np.abs(gap[v]).max() / one[v].sel(dynamics="descent").max()) for v in ("train_error", "test_error")
         ]

@@ -72,7 +72,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 def _row(
     task: Denoising, across: np.ndarray, gamma_w: float, settings: dict[str, Any], seed: int, progress: Any
 ) -> Trajectory:
-    width = int(network(task.dim, gamma_w, 0.0).width)  # type: ignore[arg-type]
+    width = int(network(task.dim, gamma_w, 0.0).width)
     cells = [(0, task.dim**g, rate(task.dim, gamma_w, g, task.target, settings["c"])) for g in across]
     starts = unit_starts([width], task.shape, seed)
     found = follow_cells(task, [width], cells, seed=seed, limit=settings["limit"], starts=starts, tick=progress.advance)

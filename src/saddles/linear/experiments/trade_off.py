@@ -47,7 +47,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 def _line(settings: dict[str, Any], seed: int, distances: np.ndarray, tick: Any) -> Trajectory:
     dim, gamma_w = settings["dim"], settings["gamma_w"]
     task = Denoising(dim, settings["rank"], seed=seed)
-    width = int(network(dim, gamma_w, 0.0).width)  # type: ignore[arg-type]
+    width = int(network(dim, gamma_w, 0.0).width)
     variances = [1 - gamma_w - distance for distance in distances]
     cells = [(0, dim**g, rate(dim, gamma_w, g, task.target, settings["c"])) for g in variances]
     found = follow_cells(task, [width], cells, seed=seed, limit=settings["limit"], tick=tick)
