@@ -8,13 +8,13 @@ batches; the cost of a run depends on shapes alone, so one run of each kind is t
 Seconds on the clock are followed by those of the processors, which tell a busy machine from a slow program.
 """
 
+import importlib
 import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 
 from saddles.concepts.ensemble import flow_many
 from saddles.concepts.experiments.orders import DIVERSITY, SIGNAL
@@ -58,16 +58,17 @@ def loop() -> np.ndarray:
 
     One thread: at these sizes a second one gains little, and on a busy machine the two wait for each other.
     """
+    torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
     spent = np.zeros(2)
     for _, model, method, tasks in cases():
         began = _now()
-        _plain(model, method, tasks[0])
+        _plain(torch, model, method, tasks[0])
         spent += len(tasks) * (_now() - began)
     return spent
 
 
-def _plain(model: MLP, method: SGD, task: Identity) -> list[Any]:
+def _plain(torch: Any, model: MLP, method: SGD, task: Identity) -> list[Any]:
     layers: list[Any] = []
     for fan_in, fan_out in pairwise([task.size, *model.widths, task.size]):
         layers += [torch.nn.ReLU()] if layers and model.activation == "relu" else []
