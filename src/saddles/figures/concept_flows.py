@@ -207,9 +207,9 @@ def breakdown(trajectory: xr.Dataset) -> Figure:
         axes[0].set(
             xscale="log",
             yscale="log",
-            xlabel="hidden width d'",
+            xlabel="hidden width d' (none beyond the lines)",
             ylabel="%",
-            title=f"Transient memorisation, d'τ² = {trajectory.attrs['scale']:g} (none beyond the lines)",
+            title=f"Transient memorisation, d'τ² = {trajectory.attrs['scale']:g}",
         )
         axes[0].set_xticks(widths, [str(w) for w in widths])
         axes[0].minorticks_off()
