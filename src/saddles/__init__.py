@@ -7,6 +7,7 @@ from saddles.core.lazy import lazy_exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from saddles import concepts as concepts
     from saddles import diagonal as diagonal
     from saddles import linear as linear
     from saddles import measures as measures
@@ -23,6 +24,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "SaddlesError": "saddles.core.errors",
         "compare": "saddles.core.compare",
         "diagonal": "saddles.diagonal",
+        "concepts": "saddles.concepts",
         "linear": "saddles.linear",
         "load": "saddles.core.trajectory",
         "measures": "saddles.measures",

@@ -1,6 +1,7 @@
 """What made a result: versions, machine, and readable descriptions of objects."""
 
 import dataclasses
+import functools
 import importlib.metadata
 import os
 import platform
@@ -11,6 +12,7 @@ import numpy as np
 _PACKAGES = ("saddles", "jax", "jaxlib", "diffrax", "equinox", "numpy", "scipy", "xarray", "zarr", "torch")
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide numbers."""
     found = {"python": platform.python_version()}

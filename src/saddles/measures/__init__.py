@@ -7,6 +7,13 @@ from saddles.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from saddles.measures.activations import plateaus as plateaus
     from saddles.measures.activations import stages as stages
+    from saddles.measures.concept_space import learning_order as learning_order
+    from saddles.measures.concept_space import learning_times as learning_times
+    from saddles.measures.concept_space import order_homomorphism as order_homomorphism
+    from saddles.measures.concept_space import slow_down as slow_down
+    from saddles.measures.concept_space import speed as speed
+    from saddles.measures.loss_curves import descents as descents
+    from saddles.measures.loss_curves import turning_points as turning_points
     from saddles.measures.modes import alignment as alignment
     from saddles.measures.modes import crossing_time as crossing_time
     from saddles.measures.modes import gram_error as gram_error
@@ -21,11 +28,18 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "alignment": "saddles.measures.modes",
         "best": "saddles.measures.spectra",
         "crossing_time": "saddles.measures.modes",
+        "descents": "saddles.measures.loss_curves",
         "gram_error": "saddles.measures.modes",
         "invariant_drift": "saddles.measures.modes",
+        "learning_order": "saddles.measures.concept_space",
+        "learning_times": "saddles.measures.concept_space",
         "mode_state": "saddles.measures.modes",
         "plateaus": "saddles.measures.activations",
         "stable_rank": "saddles.measures.spectra",
         "stages": "saddles.measures.activations",
+        "order_homomorphism": "saddles.measures.concept_space",
+        "slow_down": "saddles.measures.concept_space",
+        "speed": "saddles.measures.concept_space",
+        "turning_points": "saddles.measures.loss_curves",
     },
 )

@@ -1,0 +1,39 @@
+"""The structured identity mapping task (Yang et al.: Dynamics of Concept Learning)."""
+
+from typing import TYPE_CHECKING
+
+from saddles.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from saddles.concepts.failures import failure as failure
+    from saddles.concepts.lemmas import assumptions as assumptions
+    from saddles.concepts.model import MLP as MLP
+    from saddles.concepts.model import OneLayer as OneLayer
+    from saddles.concepts.model import SymmetricTwoLayer as SymmetricTwoLayer
+    from saddles.concepts.schedule import events as events
+    from saddles.concepts.schedule import stages as stages
+    from saddles.concepts.sgd import SGD as SGD
+    from saddles.concepts.task import Identity as Identity
+    from saddles.concepts.theory import OneLayerTheory as OneLayerTheory
+    from saddles.concepts.theory import TwoLayerTheory as TwoLayerTheory
+    from saddles.core.methods import GradientDescent as GradientDescent
+    from saddles.core.methods import GradientFlow as GradientFlow
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "GradientDescent": "saddles.core.methods",
+        "GradientFlow": "saddles.core.methods",
+        "Identity": "saddles.concepts.task",
+        "MLP": "saddles.concepts.model",
+        "OneLayer": "saddles.concepts.model",
+        "OneLayerTheory": "saddles.concepts.theory",
+        "SGD": "saddles.concepts.sgd",
+        "SymmetricTwoLayer": "saddles.concepts.model",
+        "TwoLayerTheory": "saddles.concepts.theory",
+        "assumptions": "saddles.concepts.lemmas",
+        "events": "saddles.concepts.schedule",
+        "failure": "saddles.concepts.failures",
+        "stages": "saddles.concepts.schedule",
+    },
+)

@@ -1,0 +1,92 @@
+"""Section E.2: transient memorisation fades as the hidden width grows, at fixed scale of W(0).
+
+A symmetric pair on s = d = 2, μ = (1, 2), σ = 0.05, U(0) Gaussian with d'τ² fixed: major entries start at d'τ²,
+minor ones at 0 ± τ²√d', so they matter less as d' grows.
+
+Claims and their thresholds: the mean depth of transient memorisation falls with d'; the slope of its log
+against log d' is negative in every group of starts, and the widest network has less than half of the depth
+of the narrowest (its minor entries start √(d'_max/d'_min) ≥ 4 times smaller).
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from saddles.concepts.ensemble import flow_many
+from saddles.concepts.experiments import PAPER
+from saddles.concepts.task import Identity
+from saddles.concepts.watch import test_loss
+from saddles.core.claim import Claim, check
+from saddles.core.experiment import Context
+from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory
+from saddles.figures.concepts import breakdown as figure
+from saddles.measures.loss_curves import descents
+
+__all__ = ["claims", "figure", "run"]
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """Mean depth and fraction of starts with two descents, over widths and groups of starts."""
+    task = Identity((1.0, 2.0), 0.05)
+    widths, seeds = settings["widths"], context.seeds(settings["seeds"])
+    times = np.concatenate([[0.0], np.geomspace(0.01, settings["until"], settings["instants"])])
+    losses = np.zeros((len(times), len(widths), len(seeds), settings["starts"]))
+    status = FINISHED
+    for i, width in enumerate(widths):
+        scale = np.sqrt(settings["scale"] / width)
+        factors = np.concatenate(
+            [
+                scale * np.random.default_rng([seed, 41, width]).normal(size=(settings["starts"], 2, width))
+                for seed in seeds
+            ]
+        )
+        found, ended = flow_many(_reduced(factors), task.strengths, task.target, times, keep=("output",), rtol=1e-6)
+        status = ended if status == FINISHED else status
+        losses[:, i] = test_loss(found["output"], task.target).reshape(len(times), len(seeds), -1)
+    dims = ("time", "width", "seed", "run")
+    whole = make_trajectory(
+        {"loss": (dims, losses)},
+        times,
+        unit="gradient time",
+        lab="concepts",
+        kind="simulated",
+        task=task,
+        coords={"width": widths, "seed": seeds},
+        status=status,
+    )
+    table = descents(whole["loss"])
+    whole["depth"] = table["depth"].mean("run")
+    whole["twice"] = (table["count"] >= 2).mean("run")
+    shown = whole["loss"].isel(seed=0, run=slice(0, 12))
+    whole = whole.drop_vars("loss")
+    whole["test_loss"] = shown.drop_vars("seed")
+    whole.attrs["scale"] = settings["scale"]
+    return whole
+
+
+def _reduced(factors: np.ndarray) -> np.ndarray:
+    """A factor with two columns and the same UUᵀ: training sees U only through it."""
+    return np.linalg.cholesky(factors @ factors.swapaxes(1, 2))
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge the fall."""
+    depth = trajectory["depth"].transpose("width", "seed").values
+    logs = np.log(np.maximum(depth, 1e-6))
+    slope = np.polyfit(np.log(trajectory["width"].values), logs, 1)[0]
+    judge = partial(check, paper=PAPER, where="Section E.2", size=size)
+    return [
+        judge(
+            "Transient memorisation falls with d': slope of log mean depth against log d'",
+            values=list(slope),
+            relation="<=",
+            threshold=0.0,
+        ),
+        judge(
+            "The widest has less than half the depth of the narrowest: ratio",
+            values=list(depth[-1] / depth[0]),
+            relation="<=",
+            threshold=0.5,
+        ),
+    ]

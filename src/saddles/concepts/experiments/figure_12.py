@@ -1,0 +1,24 @@
+"""Figure 12: the orders of figure 2 in a two-layer ReLU network.
+
+Claims and thresholds are those of `saddles.concepts.experiments.orders`.
+"""
+
+from typing import Any
+
+from saddles.concepts.experiments.orders import DIVERSITY, SIGNAL, order_claims, run_orders
+from saddles.core.claim import Claim
+from saddles.core.experiment import Context
+from saddles.core.trajectory import Trajectory
+from saddles.figures.concepts import orders as figure
+
+__all__ = ["claims", "figure", "run"]
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """All settings and seeds."""
+    return run_orders(settings, context, [*SIGNAL, *DIVERSITY], "relu", hidden=True)
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge the order of learning."""
+    return order_claims(trajectory, size, "Figure 12", one_layer=False)

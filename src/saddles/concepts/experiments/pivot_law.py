@@ -1,0 +1,125 @@
+"""The pivot law over random tasks and starts: times of growth, and failure within a horizon.
+
+μ uniform on [0.5, 3], σ on [0.05, 0.5], s of 2, 3 and 4, U(0) uniform on [0, 0.2] or Gaussian with 0.1 or 0.01; the
+horizon uniform between half and one and a half times the median time at which a task is learned, so that
+30 to 70 % of the instances fail.
+
+Claims and their thresholds: `failure` is right in ≥ 97 % (whether anything is lost) and names exactly the lost
+concepts in ≥ 95 %; the median relative error of the times is ≤ 5 %: the law neglects W(0) against 1, which is up
+to 0.04 × d here, in a logarithm of 3 and more.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from saddles.concepts.ensemble import flow_many
+from saddles.concepts.experiments import PAPER
+from saddles.concepts.theory import pivots
+from saddles.core.claim import Claim, check
+from saddles.core.experiment import Context
+from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.figures.concepts import pivot_law as figure
+
+__all__ = ["claims", "figure", "run"]
+
+CONCEPTS = (2, 3, 4)
+SCALES = (0.0, 0.1, 0.01)
+"""Scale of the Gaussian start; 0 stands for uniform on [0, 0.2]."""
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """Predicted and measured times, all flows in one program, each on the clock of its own median time."""
+    (seed,) = context.seeds(1)
+    rng = np.random.default_rng([seed, 42])
+    count, most = settings["instances"], max(CONCEPTS)
+    concepts = rng.choice(CONCEPTS, count)
+    real = np.arange(most) < concepts[:, None]
+    mu, sigma = rng.uniform(0.5, 3, (count, most)), rng.uniform(0.05, 0.5, (count, most))
+    a = np.where(real, sigma**2 + mu**2 / concepts[:, None], 0.0)
+    scale = rng.choice(SCALES, count)[:, None, None]
+    drawn = np.where(scale == 0, rng.uniform(0, 0.2, (count, most, most)), scale * rng.normal(size=(count, most, most)))
+    factors = drawn * real[:, :, None] * real[:, None, :]
+    weights = factors @ factors.swapaxes(1, 2)
+    table = {name: np.full((count, most), np.nan) for name in ("greedy", "signal")}
+    for s in CONCEPTS:
+        here = concepts == s
+        for order, values in table.items():
+            values[here, :s] = pivots(weights[here], a[here, :s], order)[0]
+    learned = np.nanmax(table["greedy"], axis=1)
+    median = np.array([np.median(learned[concepts == s]) for s in concepts])
+    times = np.linspace(0, 1.6, settings["instants"])
+    found, status = flow_many(factors, a * median[:, None], 0.0, times, keep=("major",), rtol=1e-6)
+    measured = _halves(found["major"], times) * median[:, None]
+    variables: dict[str, Any] = {
+        "measured": (("time", "run", "coordinate"), np.where(real, measured, np.nan)[None]),
+        "strength": (("run", "coordinate"), np.where(real, a, np.nan)),
+        "horizon": (("run",), median * rng.uniform(0.5, 1.5, count)),
+        "scale": (("run",), scale[:, 0, 0]),
+        "concepts": (("run",), concepts),
+    }
+    variables |= {name: (("run", "coordinate"), values) for name, values in table.items()}
+    return make_trajectory(
+        variables,
+        [0.0],
+        unit="end of the run",
+        lab="concepts",
+        kind="simulated and predicted",
+        status=status,
+        coords={"coordinate": 1 + np.arange(most)},
+    )
+
+
+def _halves(major: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """When each entry passes ½, linear between instants; NaN where it does not."""
+    up = major >= 0.5
+    first = np.argmax(up, axis=0)
+    high = np.take_along_axis(major, first[None], 0)[0]
+    low = np.take_along_axis(major, np.maximum(first - 1, 0)[None], 0)[0]
+    when = times[first] - times[1] * (high - 0.5) / np.where(high > low, high - low, 1.0)
+    return np.where(up.any(axis=0), when, np.nan)
+
+
+def verdicts(trajectory: Trajectory, law: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(lost in the run, said to be lost, is a concept), each (run, coordinate)."""
+    trajectory = trajectory.isel(time=0)
+    real = trajectory["strength"].notnull().values
+    horizon = trajectory["horizon"].values[:, None]
+    measured, said = trajectory["measured"].values, trajectory[law].values
+    return ~(measured <= horizon) & real, (said > horizon) & real, real
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge the law."""
+    lost, said, real = verdicts(trajectory, "greedy")
+    fails = lost.any(axis=1)
+    seen = trajectory["measured"].isel(time=0).values[real]
+    error = np.abs(trajectory["greedy"].values[real] / seen - 1)
+    judge = partial(check, paper=PAPER, where="pivot law, section E.3", size=size)
+    return [
+        judge(
+            "The sample is fair: distance of the fraction that fails from one half",
+            values=abs(float(fails.mean()) - 0.5),
+            relation="<=",
+            threshold=0.2,
+        ),
+        judge(
+            "`failure` says whether a concept is lost within the horizon: fraction right",
+            values=float((said.any(axis=1) == fails).mean()),
+            relation=">=",
+            threshold=0.97,
+        ),
+        judge(
+            "It names exactly the lost concepts: fraction of instances",
+            values=float((said == lost).all(axis=1).mean()),
+            relation=">=",
+            threshold=0.95,
+        ),
+        judge(
+            "The pivot law gives the times of growth: median relative error",
+            values=float(np.nanmedian(error)),
+            relation="<=",
+            threshold=0.05,
+        ),
+    ]
