@@ -13,6 +13,7 @@ from saddles.core.experiment import LABS, SIZES, Context, registry
 from saddles.core.trajectory import load, save
 
 ROWS = registry()
+REFERENCES = Path(__file__).parents[1] / "docs" / "references.bib"
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -39,6 +40,7 @@ def test_every_public_name_is_there_and_explained(package):
 @pytest.mark.parametrize("name", ROWS)
 def test_row_is_complete(name):
     row = ROWS[name]
+    assert f"{{{row.paper}," in REFERENCES.read_text(), "the paper is not in docs/references.bib"
     assert name.startswith(f"{row.lab}/")
     assert "tiny" in row.sizes
     assert row.default in row.sizes

@@ -1,4 +1,4 @@
-"""Figure 2 of paper 000 (and a–c of paper 001's, Figure 3's views): curves converge to Algorithm 1's staircase.
+"""Figure 2 of the paper (and a–c of its first version, Figure 3's views): curves converge to Algorithm 1's staircase.
 
 Claims and their thresholds:
 

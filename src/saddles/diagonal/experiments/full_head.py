@@ -69,7 +69,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             f"Singular values of {words} rise one at a time: how far the next one is, of its end, "
             "when one is at half of its own",
             paper="boix2023rank",
-            where=f"paper 001, Figure 2 {panel}",
+            where=f"first version, Figure 2 {panel}",
             values=[max(_next(one[i])) for one in values if _next(one[i])],
             relation="<=",
             threshold=0.5,
