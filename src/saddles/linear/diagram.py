@@ -10,7 +10,7 @@ exceeds the best test error seen, no later step can be better: descent lowers th
 (it is checked that it did), so the best lies behind for certain, and nothing is gained by
 fitting the rest of the noise. Where that never happens (a width below the rank), a cell is done
 when train and test error changed by less than 1e-4 over 50 steps, after the train error has
-left its start. The twin is followed until 50 steps past the best test error; what descent does
+left its start. The twin is followed until 20 steps past the best test error; what descent does
 after that, alone, is only waited for.
 """
 
@@ -35,6 +35,9 @@ WINDOW = 50
 FLAT = 1e-4
 NOTICE = 1e-9
 """A best test error counts as new if it is smaller by this share: not by rounding."""
+
+FOLLOW = 20
+"""Steps past the best test error for which the twin is followed."""
 
 SLOTS = 256
 """Cells that a GPU works on at a time."""
@@ -105,7 +108,7 @@ def _advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
         ending=ending,
         trains=trains,
         tests=cell.tests.at[slot].set(test),
-        joint=cell.joint & (better | (cell.step < cell.best_step + WINDOW)),
+        joint=cell.joint & (better | ~left | (cell.step < cell.best_step + FOLLOW)),
         best=best,
         best_step=jnp.where(better, cell.step, cell.best_step),
         best_matrix=jnp.where(better, matrix, cell.best_matrix),
@@ -198,7 +201,7 @@ def follow_cells(
         tick: called with the number of cells that have just been finished.
 
     Returns arrays over cells: best_test_error, best_step, stable_rank, distance_at_best,
-    distance_most (both mean squares over entries, the latter until 50 steps past the best test
+    distance_most (both mean squares over entries, the latter until 20 steps past the best test
     error; NaN if a better one came only after that), steps, ending (index into `ENDINGS`).
     """
     units, twins = unit_starts(widths, task.shape, seed)
