@@ -69,10 +69,15 @@ def width_is_free() -> None:
     print(f"cost against width, d = {DIM}, seconds of a simulated run of 200 steps")
     method = GradientDescent(100.0, 200, 200)
     models = [TwoLayer(hidden, 1e-2 / hidden) for hidden in (3 * DIM, 10**6, 10**9, 10**12)]
-    rounds = [[best_of(lambda m=m: simulate(m, task, method, keep=("errors",)), 2) for m in models] for _ in range(6)]
-    best = np.min(rounds, axis=0)
-    for model, seconds in zip(models, best, strict=True):
-        print(f"  w = {model.width:.0e}: {seconds:.3f} s, {seconds / best[0]:.2f} of w = 3d")
+    times: list[list[float]] = [[] for _ in models]
+    for _ in range(21):
+        for model, seen in zip(models, times, strict=True):
+            began = time.perf_counter()
+            simulate(model, task, method, keep=("errors",))
+            seen.append(time.perf_counter() - began)
+    typical = [float(np.median(seen[1:])) for seen in times]
+    for model, seconds in zip(models, typical, strict=True):
+        print(f"  w = {model.width:.0e}: {seconds:.3f} s, {seconds / typical[0]:.2f} of w = 3d (medians, interleaved)")
 
 
 def diagram(full: bool) -> None:

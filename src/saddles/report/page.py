@@ -23,7 +23,7 @@ p { margin: .3rem 0; } .soft { color: var(--soft); } a { color: inherit; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem .35rem 0; border-bottom: 1px solid var(--line); }
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; text-align: right; }
 .holds { color: var(--holds); font-weight: 600; } .fails { color: var(--fails); font-weight: 600; }
-.not_applicable { color: var(--na); font-weight: 600; } td.verdict { white-space: nowrap; }
+.not_applicable { color: var(--na); font-weight: 600; } td.verdict, td:first-child { white-space: nowrap; }
 figure { margin: .8rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
 img { max-width: 100%; height: auto; display: block; margin: auto; }
 code { font-size: .88rem; } details { margin: .4rem 0; } summary { cursor: pointer; }
@@ -32,6 +32,7 @@ dd { margin: 0; overflow-wrap: anywhere; } dt { color: var(--soft); }
 @media print { body { max-width: none; } h2 { break-before: page; } details > * { display: block; } }
 """
 
+_SIGNS = {"<=": "≤", ">=": "≥"}
 _MARKS = {"holds": "✓ holds", "fails": "✗ fails", "not_applicable": "– not applicable"}
 
 
@@ -52,9 +53,9 @@ def write_page(sections: Sequence[Section], file: Path, heading: str, facts: Map
     body = [
         f"<h1>{_text(heading)}</h1>",
         f'<p class="soft">{_text(_summary(sections))}</p>',
-        _facts(facts),
         _overview(sections),
         *(_section(section) for section in sections),
+        f"<h2>Machine and versions</h2>{_facts(facts)}",
     ]
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -88,7 +89,7 @@ def _overview(sections: Sequence[Section]) -> str:
             reason = f'<br><span class="soft">{_text(claim.reason)}</span>' if claim.reason else ""
             rows.append(
                 f"<tr><td>{link}</td><td>{_text(claim.claim)}{reason}</td><td>{_text(claim.where)}</td>"
-                f'<td class="number">{claim.value:.4g} {_text(claim.relation)} {claim.threshold:.4g}</td>'
+                f'<td class="number">{claim.value:.4g} {_SIGNS[claim.relation]} {claim.threshold:.4g}</td>'
                 f'<td class="number">{claim.spread:.2g}, {claim.seeds}</td>'
                 f'<td class="verdict {claim.verdict}">{_MARKS[claim.verdict]}</td></tr>'
             )
