@@ -142,9 +142,7 @@ def solve(
     start = jax.tree.map(jnp.asarray, start)
     size = float(_rms(start))
     atol = rtol * (size if size > 0 else 1.0) if atol is None else atol
-    solver = _solver(stiff)
-    watch = observe if observe is not None else _whole_state
-    stages = _evaluations_a_step(solver)
+    solver, watch = _solver(stiff), observe or _whole_state
     kept_times, kept, accepted, rejected = [], [], 0, 0
     status, state, now = FINISHED, start, float(times[0])
     span = float(times[-1] - times[0])
@@ -156,23 +154,14 @@ def solve(
                 field, watch, halt, solver, state, args, jnp.asarray(padded), jnp.asarray(now), jnp.asarray(step),
                 jnp.asarray(rtol), jnp.asarray(atol), max_steps,
             )  # fmt: skip
-            ts = np.asarray(ts)[: len(block)]
-            reached = np.isfinite(ts)
-            finite = _finite(saved, len(block)) & reached
-            good = int(np.argmin(finite)) if not finite.all() else len(block)
-            kept_times.append(ts[:good])
+            good = _good_rows(ts, saved, len(block))
+            kept_times.append(np.asarray(ts)[:good])
             kept.append(jax.tree.map(lambda leaf, n=good: np.asarray(leaf[:n]), saved))
             accepted, rejected = accepted + int(stats[0]), rejected + int(stats[1])
-            state, moved = last, float(end) - now
-            now = float(end)
+            state, moved, now = last, float(end) - now, float(end)
             progress.reach(now - float(times[0]))
-            halted, spent, failed = (bool(code) for code in codes)
-            if halted:
-                status = "stopped: halt condition met"
-            elif spent or accepted + rejected >= max_steps:
-                status = f"stopped: {accepted + rejected} solver steps spent at time {now:.6g}"
-            elif failed or good < len(block):
-                status = f"{DIVERGED} near time {kept_times[-1][-1] if good else now:.6g}"
+            seen = float(kept_times[-1][-1]) if good else now
+            status = _status(codes, accepted + rejected, max_steps, now, seen, good == len(block))
             if status != FINISHED:
                 break
             if moved > 0 and int(stats[0]) > 0:
@@ -185,7 +174,7 @@ def solve(
         status=status,
         steps=accepted,
         rejected=rejected,
-        evaluations=stages * (accepted + rejected),
+        evaluations=_evaluations_a_step(solver) * (accepted + rejected),
         wall_time=clock.perf_counter() - began,
     )
 
@@ -248,8 +237,19 @@ def _blocks(times: np.ndarray) -> list[np.ndarray]:
     return [times[i : i + BLOCK] for i in range(0, len(times), BLOCK)]
 
 
-def _finite(saved: Any, count: int) -> np.ndarray:
-    fine = np.ones(count, dtype=bool)
+def _status(codes: Any, steps: int, max_steps: int, now: float, seen: float, whole: bool) -> str:
+    """Why a block ended: `seen` is the last good instant, `whole` whether every instant of the block was good."""
+    halted, spent, failed = (bool(code) for code in codes)
+    if halted:
+        return "stopped: halt condition met"
+    if spent or steps >= max_steps:
+        return f"stopped: {steps} solver steps spent at time {now:.6g}"
+    return FINISHED if whole and not failed else f"{DIVERGED} near time {seen:.6g}"
+
+
+def _good_rows(times: Any, saved: Any, count: int) -> int:
+    """How many of the first `count` instants were reached with finite observations."""
+    fine = np.isfinite(np.asarray(times)[:count])
     for leaf in jax.tree.leaves(saved):
         fine &= np.isfinite(np.asarray(leaf[:count])).reshape(count, -1).all(axis=1)
-    return fine
+    return count if fine.all() else int(np.argmin(fine))
