@@ -32,7 +32,7 @@ from saddles.probe.layout import PRODUCTS, Layout
 from saddles.probe.live import heads, parameters, plain_name
 from saddles.probe.measuring import Row, label, measure_heads, measure_initial, measure_modules, need_heads
 from saddles.probe.snapshot import Buffers, buffers_for, send, side_stream
-from saddles.probe.threads import calm_pool
+from saddles.probe.threads import calm_pool, spare_cores
 
 Headline = dict[str, float]
 
@@ -102,7 +102,7 @@ class Recorder:
             return self
         first.wait()
         self._stack = ExitStack()
-        self._pool = self._stack.enter_context(calm_pool(_workers()))
+        self._pool = self._stack.enter_context(calm_pool(spare_cores()))
         self._turns = self._stack.enter_context(calm_pool(1))
         try:
             self._open(first)
@@ -290,11 +290,6 @@ def _given(reference: Any, like: Mapping[str, Any]) -> dict[str, Any]:
             f"the reference has no {wrong[0]} of the model's shape", "it must be the same model", "check the checkpoint"
         )
     return {name: tensors[name].detach().to("cpu", copy=True) for name in like}
-
-
-def _workers() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, cores // 2))
 
 
 def _is_first_process() -> bool:
