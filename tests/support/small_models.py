@@ -5,12 +5,13 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
-import transformers
 
 WIDTH, HEADS, TOKENS, WORDS = 24, 4, 7, 50
 
 
 def gpt2(**more):
+    import transformers
+
     return _ready(
         transformers.GPT2LMHeadModel(
             transformers.GPT2Config(
@@ -21,44 +22,62 @@ def gpt2(**more):
 
 
 def neox():
+    import transformers
+
     return _ready(transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**_sizes(), rotary_pct=0.5)))
 
 
 def llama(**more):
+    import transformers
+
     sizes = _sizes() | {"num_key_value_heads": 2, "head_dim": 10} | more
     return _ready(transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)))
 
 
 def mistral():
+    import transformers
+
     sizes = _sizes() | {"num_key_value_heads": 1, "sliding_window": None}
     return _ready(transformers.MistralForCausalLM(transformers.MistralConfig(**sizes)))
 
 
 def qwen2():
+    import transformers
+
     return _ready(transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**_sizes(), num_key_value_heads=2)))
 
 
 def qwen3():
+    import transformers
+
     sizes = _sizes() | {"num_key_value_heads": 2, "head_dim": 8}
     return _ready(transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes)))
 
 
 def phi3():
+    import transformers
+
     sizes = _sizes() | {"num_key_value_heads": 2, "pad_token_id": 0}
     return _ready(transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes)))
 
 
 def opt():
+    import transformers
+
     sizes = _sizes() | {"ffn_dim": 32, "word_embed_proj_dim": WIDTH, "max_position_embeddings": 16}
     sizes.pop("intermediate_size")
     return _ready(transformers.OPTForCausalLM(transformers.OPTConfig(**sizes)))
 
 
 def bert():
+    import transformers
+
     return _ready(transformers.BertModel(transformers.BertConfig(**_sizes())))
 
 
 def vit():
+    import transformers
+
     sizes = _sizes() | {"image_size": 8, "patch_size": 4}
     sizes.pop("vocab_size")
     return _ready(transformers.ViTModel(transformers.ViTConfig(**sizes)))
