@@ -13,6 +13,7 @@ import torch
 
 import saddles
 from saddles.core.errors import SaddlesError
+from saddles.probe import meters as meters_room
 from saddles.probe import recorded, spectra, watch
 from saddles.probe import recorder as recorder_room
 
@@ -95,13 +96,13 @@ def test_a_reference_can_be_given():
 
 def test_the_loop_does_not_wait(monkeypatch):
     """Measuring is held up; the loop goes on until as many copies wait as were allowed, and rows stay in order."""
-    gate, real = threading.Event(), recorder_room.measure_heads
+    gate, real = threading.Event(), meters_room.measure_heads
 
     def slow(*args):
         gate.wait(30)
         return real(*args)
 
-    monkeypatch.setattr(recorder_room, "measure_heads", slow)
+    monkeypatch.setattr(meters_room, "measure_heads", slow)
     monkeypatch.setattr(recorder_room, "PATIENCE", 0.05)
     model, train = trainer()
     with watch(model, every=1, pending=3) as run:
@@ -123,7 +124,7 @@ def test_an_error_in_the_background_surfaces(monkeypatch):
     def broken(*args):
         raise OSError("disk full")
 
-    monkeypatch.setattr(recorder_room, "measure_heads", broken)
+    monkeypatch.setattr(meters_room, "measure_heads", broken)
     model, _ = trainer()
 
     def loop():
@@ -138,7 +139,7 @@ def test_an_error_in_the_background_surfaces(monkeypatch):
 
 
 def test_an_error_at_the_end_surfaces(monkeypatch):
-    monkeypatch.setattr(recorder_room, "measure_heads", lambda *args: 1 / 0)
+    monkeypatch.setattr(meters_room, "measure_heads", lambda *args: 1 / 0)
     model, _ = trainer()
     with pytest.raises(ZeroDivisionError), watch(model, every=1) as run:
         run.step()

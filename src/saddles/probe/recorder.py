@@ -7,8 +7,8 @@
             run.step()
     run.result
 
-Every `every` steps the watched weights are copied, and threads of their own measure the copies, in
-order. The loop waits only when `pending` copies are still being measured.
+Every `every` steps the watched weights are copied, and a process (of a model on a GPU) or threads measure the
+copies, in order. The loop waits only when `pending` copies are still being measured.
 """
 
 import os
@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ from saddles.probe.gathering import is_sharded
 from saddles.probe.journal import Journal
 from saddles.probe.layout import PRODUCTS, Layout
 from saddles.probe.live import heads, parameters, plain_name
-from saddles.probe.measuring import Row, label, measure_heads, measure_initial, measure_modules, need_heads
+from saddles.probe.measuring import Row, label, measure_initial, need_heads
+from saddles.probe.meters import Meter, Process, Threads
 from saddles.probe.snapshot import Buffers, buffers_for, send, side_stream
 from saddles.probe.threads import calm_pool, spare_cores
 
@@ -49,6 +50,7 @@ def watch(
     reference: Any = None,
     modules: bool = False,
     pending: int = 2,
+    process: bool | None = None,
 ) -> "Recorder":
     """Record the ranks of a model's heads while it trains; use it in a `with` block and call `run.step()`.
 
@@ -62,25 +64,34 @@ def watch(
         reference: the model at the start, or its state dict; without it, the model as it is now.
         modules: measure the plain matrices too; this costs more and holds a copy of the whole model.
         pending: how many copies of the watched weights may wait for their turn.
+        process: measure in a process of its own (a further copy of the reference); None does so for a model on a GPU.
     """
     if every < 1 or pending < 1 or step < 0:
         raise SaddlesError.about(
             f"every={every}, pending={pending}, step={step} came", "the first two are at least 1", "try every=50"
         )
-    return Recorder(model, every, Journal(out) if out is not None else None, step, reference, modules, pending)
+    return Recorder(model, every, Journal(out) if out is not None else None, step, reference, modules, pending, process)
 
 
 class Recorder:
     """A recording in progress: see `watch`."""
 
     def __init__(
-        self, model: Any, every: int, journal: Journal | None, step: int, reference: Any, modules: bool, pending: int
+        self,
+        model: Any,
+        every: int,
+        journal: Journal | None,
+        step: int,
+        reference: Any,
+        modules: bool,
+        pending: int,
+        process: bool | None,
     ) -> None:
         self.layout: Layout = heads(model)
         need_heads(self.layout)
         self.every, self.at = every, step
         self.waited = 0.0
-        self._modules, self._pending = modules, pending
+        self._modules, self._pending, self._apart = modules, pending, process
         names = self.layout.parameters() if modules else self.layout.head_parameters()
         live = parameters(model)
         self._watched = {name: live[name] for name in names}
@@ -109,6 +120,7 @@ class Recorder:
         self._turns = self._stack.enter_context(calm_pool(1))
         try:
             self._open(first)
+            self._meter = self._stack.enter_context(closing(self._new_meter()))
         except BaseException:
             self._stack.close()
             raise
@@ -135,6 +147,12 @@ class Recorder:
         self._initial = measure_initial(self.layout, self._reference.__getitem__, self._pool.map)
         if journal is not None:
             journal.begin(self.layout, self._reference, self._initial)
+
+    def _new_meter(self) -> Meter:
+        apart = self._stream is not None if self._apart is None else self._apart
+        if apart and os.name == "posix":
+            return Process(self.layout, self._reference, self._modules, spare_cores())
+        return Threads(self.layout, self._reference, self._modules, self._pool)
 
     def _take_up(self, journal: Journal) -> None:
         stored, reference = journal.layout(), journal.reference()
@@ -198,15 +216,12 @@ class Recorder:
         """In the background: one row, to memory and to disk."""
         try:
             buffers.wait()
-            now, start = buffers.tensors.__getitem__, self._reference.__getitem__
-            found = measure_heads(self.layout, now, start, self._pool.map)
-            row = {f"heads/{name}": array for name, array in found.items()}
-            if self._modules:
-                row |= {f"modules/{name}": array for name, array in measure_modules(self.layout, now, start).items()}
+            row = self._meter.row(buffers.tensors)
             if self._journal is not None:
                 self._journal.add(step, row)
             with self._lock:
                 self._rows[step] = row
+            found = {name.removeprefix("heads/"): array for name, array in row.items() if name.startswith("heads/")}
             self._news.put((step, headline(found)))
         finally:
             self._free.put(buffers)
