@@ -130,9 +130,19 @@ def test_transformer_encoder_of_torch_is_found():
 
 
 def test_multihead_with_separate_matrices():
-    found = heads(small_models.Torch(kdim=10, vdim=12))
-    assert [len(found.heads), found.heads[0].factors["K"].parameter] == [4, "attend.k_proj_weight"]
-    assert found.heads[1].factors["K"].shape((24, 10)) == (10, 6)
+    """Keys and values of their own width: each product maps between two different spaces."""
+    model = small_models.Torch(kdim=10, vdim=12, bias=False)
+    assert heads(model).heads[0].factors["K"].shape((24, 10)) == (10, 6)
+    query, key, value = (torch.randn(2, 7, width, dtype=torch.float64) for width in (24, 10, 12))
+    given = [part.float() for part in (query, key, value)]
+    output, scores = model.attend(*given, need_weights=True, average_attn_weights=False)
+    total = torch.zeros(())
+    for head in range(4):
+        kq, vo, width = products(model)[0, head]
+        expected = (query @ kq.T @ key.mT / width**0.5).softmax(-1)
+        torch.testing.assert_close(scores[:, head].double(), expected, rtol=0, atol=1e-6)
+        total = total + expected @ value @ vo
+    torch.testing.assert_close(output.double(), total, rtol=0, atol=1e-6)
 
 
 def test_names_of_older_versions_and_checkpoints_give_the_same_heads():
