@@ -5,8 +5,8 @@ import pytest
 import small_models
 import torch
 
+from saddles import probe
 from saddles.core.errors import SaddlesError
-from saddles.probe import heads, watch
 from saddles.probe.live import parameters
 from saddles.probe.meters import Process, Threads, measured, rows_from, rows_to
 from saddles.probe.threads import calm_pool
@@ -16,7 +16,7 @@ def moved(seed=0, kind=torch.float32):
     """A layout, some weights and others of the same shapes."""
     torch.manual_seed(seed)
     model = small_models.gpt2().to(kind)
-    layout = heads(model)
+    layout = probe.heads(model)
     start = {name: tensor.detach().clone() for name, tensor in parameters(model).items() if tensor.dim() == 2}
     now = {name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in start.items()}
     return layout, start, now
@@ -58,7 +58,7 @@ def test_an_error_over_there_is_told_here():
 def test_a_recording_by_a_process_ends_whole():
     torch.manual_seed(0)
     model = small_models.gpt2()
-    with watch(model, every=1, process=True, pending=3) as run:
+    with probe.watch(model, every=1, process=True, pending=3) as run:
         for _ in range(3):
             with torch.no_grad():
                 for weight in model.parameters():
