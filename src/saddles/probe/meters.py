@@ -1,0 +1,158 @@
+"""Who measures the copies of a recorder: threads beside the training loop, or a process of its own.
+
+A loop that feeds a GPU lives from the speed of its interpreter, and threads that measure take the interpreter's lock
+from it a thousand times a second. A process does not; the copies reach it through a socket, sent without that lock.
+Where the model is on the CPU both would share the same cores, and threads are simpler.
+"""
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from saddles.core.errors import SaddlesError
+from saddles.probe.layout import Layout
+from saddles.probe.measuring import Row, measure_heads, measure_modules
+
+
+@runtime_checkable
+class Meter(Protocol):
+    """Measures one copy of the watched weights against the reference."""
+
+    def row(self, tensors: Mapping[str, Any]) -> Row:
+        """Spectra and ranks, `heads/…` and `modules/…`."""
+        ...
+
+    def close(self) -> None:
+        """End what it holds."""
+        ...
+
+
+def measured(layout: Layout, now: Mapping[str, Any], start: Mapping[str, Any], modules: bool, each: Any) -> Row:
+    """One row, the layers gone through by `each`."""
+    found = measure_heads(layout, now.__getitem__, start.__getitem__, each)
+    row = {f"heads/{name}": array for name, array in found.items()}
+    if modules:
+        plain = measure_modules(layout, now.__getitem__, start.__getitem__)
+        row |= {f"modules/{name}": array for name, array in plain.items()}
+    return row
+
+
+class Threads:
+    """A meter in this process."""
+
+    def __init__(self, layout: Layout, reference: Mapping[str, Any], modules: bool, pool: ThreadPoolExecutor) -> None:
+        self._known = (layout, reference, modules, pool)
+
+    def row(self, tensors: Mapping[str, Any]) -> Row:
+        """Measure with the pool's threads."""
+        layout, reference, modules, pool = self._known
+        return measured(layout, tensors, reference, modules, pool.map)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Process:
+    """A meter in a process of its own, which sees no GPU and ends with this one."""
+
+    def __init__(self, layout: Layout, reference: Mapping[str, Any], modules: bool, workers: int) -> None:
+        self._socket, other = socket.socketpair()
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "saddles.probe.worker", str(other.fileno())],
+            pass_fds=[other.fileno()],
+            env=environment,
+            start_new_session=True,
+        )
+        other.close()
+        head = {"layout": layout.to_json(), "modules": modules, "workers": workers}
+        send_frame(self._socket, json.dumps(head).encode())
+        self._reference: Mapping[str, Any] | None = reference
+
+    def row(self, tensors: Mapping[str, Any]) -> Row:
+        """Send the copies and wait for what was found; other threads go on meanwhile."""
+        try:
+            if self._reference is not None:
+                send_tensors(self._socket, self._reference)
+                self._reference = None
+            send_tensors(self._socket, tensors)
+            kind, answer = bytes(receive_frame(self._socket)), receive_frame(self._socket)
+        except OSError as error:
+            raise SaddlesError.about(
+                f"the process that measures ended early ({error or type(error).__name__})",
+                "it runs as long as the recording",
+                "was it out of memory? try process=False",
+            ) from error
+        if kind == b"error":
+            raise SaddlesError(bytes(answer).decode())
+        return rows_from(answer)
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._socket.close()
+        self._process.wait()
+
+
+def send_frame(channel: socket.socket, data: Any) -> None:
+    """A length and so many bytes."""
+    view = memoryview(data).cast("B")
+    channel.sendall(len(view).to_bytes(8, "little"))
+    channel.sendall(view)
+
+
+def receive_frame(channel: socket.socket) -> bytearray:
+    """What `send_frame` sent; ConnectionError where the other side has ended."""
+    whole = bytearray(int.from_bytes(_exactly(channel, bytearray(8)), "little"))
+    return _exactly(channel, whole)
+
+
+def _exactly(channel: socket.socket, whole: bytearray) -> bytearray:
+    view = memoryview(whole)
+    while len(view):
+        count = channel.recv_into(view)
+        if not count:
+            raise ConnectionError("the other side has ended")
+        view = view[count:]
+    return whole
+
+
+def send_tensors(channel: socket.socket, tensors: Mapping[str, Any]) -> None:
+    """Names, shapes and types, then the numbers of CPU tensors."""
+    import torch
+
+    facts = [(name, list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in tensors.items()]
+    send_frame(channel, json.dumps(facts).encode())
+    for tensor in tensors.values():
+        send_frame(channel, tensor.contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def receive_tensors(channel: socket.socket) -> dict[str, Any]:
+    """What `send_tensors` sent."""
+    import torch
+
+    facts = json.loads(receive_frame(channel))
+    return {
+        name: torch.frombuffer(receive_frame(channel), dtype=getattr(torch, kind)).view(shape)
+        for name, shape, kind in facts
+    }
+
+
+def rows_to(row: Row) -> bytes:
+    """A row as bytes."""
+    stream = io.BytesIO()
+    np.savez(stream, allow_pickle=False, **{name.replace("/", "."): array for name, array in row.items()})
+    return stream.getvalue()
+
+
+def rows_from(data: Any) -> Row:
+    """The row that `rows_to` wrote."""
+    with np.load(io.BytesIO(bytes(data)), allow_pickle=False) as stored:
+        return {name.replace(".", "/"): stored[name] for name in stored.files}
