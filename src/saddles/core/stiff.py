@@ -7,7 +7,7 @@ never written out. SciPy's BDF can only factorise dense ones; Kvaerno 5 of `core
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ Solve = Callable[[np.ndarray], np.ndarray]
 """r -> (I − cJ)⁻¹ r, both of the state's shape."""
 
 
+@runtime_checkable
 class StiffFlow(Protocol):
     """What the integrator needs of a flow."""
 

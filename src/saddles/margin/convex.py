@@ -54,7 +54,8 @@ def aligned(task: Any) -> Certified:
     """The optimum of (9) and of `nuclear` under Assumption 4: W = Σ_i x̂_i ẑ_iᵀ / ((1 − c_i) r_i s_i).
 
     r_i = |x_i,opt|, s_i = |z_i|, and c_i the largest coefficient of the tokens of sequence i along x_i,opt: the pair
-    that is hardest to tell from the optimal token. Multipliers: 1/((1 − c_i) r_i s_i), shared by the tokens of that pair.
+    that is hardest to tell from the optimal token. Multipliers: 1/((1 − c_i) r_i s_i), shared by the tokens of that
+    pair.
 
     The certificate is computed like any other; where Assumption 4 fails it shows a gap, or there is none.
     """

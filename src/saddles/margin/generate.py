@@ -44,7 +44,7 @@ def plain(n: int, length: int, dim: int, draw: np.random.Generator) -> Parts:
     )
 
 
-def _rescored(parts: Parts, scores: np.ndarray) -> Parts:
+def rescored(parts: Parts, scores: np.ndarray) -> Parts:
     """Move every token along the head to the score it shall have."""
     X, z, y, head = parts
     missing = scores - y[:, None] * (X @ head)
@@ -57,19 +57,20 @@ def equal(n: int, length: int, dim: int, draw: np.random.Generator) -> Parts:
     scores = parts[2][:, None] * (parts[0] @ parts[3])
     best = scores.argmax(axis=1)[:, None] == np.arange(length)
     mean = np.where(best, 0.0, scores).sum(axis=1, keepdims=True) / (length - 1)
-    return _rescored(parts, np.where(best, scores, mean))
+    return rescored(parts, np.where(best, scores, mean))
 
 
 def confident(n: int, length: int, dim: int, draw: np.random.Generator) -> Parts:
     """Assumptions 2 and 3: scores 0 and L ln n (1 + u) + u', u and u' uniform in [0.1, 0.5].
 
-    The head has the norm of the largest gap, so that tokens move by at most 1 beside their own length √dim.
+    The head has ten times the norm of the largest gap, so that tokens of length √dim move by little more than a tenth
+    to get their scores, and stay as good as Gaussian.
     """
     X, z, y, head = plain(n, length, dim, draw)
     gap = length * np.log(n) * (1 + draw.uniform(0.1, 0.5, size=n)) + draw.uniform(0.1, 0.5, size=n)
-    head = head * (gap.max() / np.linalg.norm(head))
+    head = head * (10 * gap.max() / np.linalg.norm(head))
     best = draw.integers(length, size=n)[:, None] == np.arange(length)
-    return _rescored((X, z, y, head), np.where(best, gap[:, None], 0.0))
+    return rescored((X, z, y, head), np.where(best, gap[:, None], 0.0))
 
 
 def paired(n: int, length: int, dim: int, draw: np.random.Generator) -> Parts:

@@ -128,7 +128,7 @@ def follow(flow: Any, start: np.ndarray, method: MarginFlow, asked: np.ndarray |
     """
     began, path, clock = time.perf_counter(), Path(), GradientTime(flow)
     try:
-        stepper = Implicit(flow, start, rtol=method.tolerance, atol=1e-3 * method.tolerance * _unit(start))
+        stepper = Implicit(flow, start, rtol=method.error, atol=1e-3 * method.error * _unit(start))
     except StepError as error:
         raise SaddlesError.about(
             "a start with an endless force came", "it must be finite", "lower the scale"
