@@ -47,7 +47,7 @@ def diagonal(trajectory: xr.Dataset) -> Figure:
         _bundle(left, norms, excess, COLOURS[0], "gradient flow: instances, median")
         left.axhline(1.0, label="1 %", **THEORY)
         left.set(xscale="log", yscale="log", xlabel="|β|₂", ylabel="ℓ1 norm at unit margin above the optimum, %",
-                 title="Excess falls as the weights grow", ylim=(1e-2, None))  # fmt: skip
+                 title="Excess falls as the weights grow", ylim=(1e-2, 1e3))  # fmt: skip
         left.legend(loc="lower left")
         late = trajectory["time"].values >= 2
         clock = trajectory["log_time"].values[late]
@@ -91,8 +91,10 @@ def kkt(trajectory: xr.Dataset) -> Figure:
                 _band(axis, norms, trajectory[f"{kind}_{word}"].values, colour, word)
         _band(right, norms, trajectory["certified_gap"].values, COLOURS[2], "certified gap")
         scale = np.log(trajectory["margin"].values)
-        level = np.nanmedian(trajectory["kkt_stationarity"].values[-1] * scale[-1])
-        left.plot(norms, level / _middle(scale), label="∝ 1/ln μ", **THEORY)
+        _band(
+            left, norms, trajectory["support_stationarity"].values, COLOURS[3], "stationarity on the solution's support"
+        )
+        left.plot(norms, _middle(trajectory["level"].values / scale), label="D/ln μ", **THEORY)
         left.set(
             xscale="log",
             yscale="log",
@@ -117,18 +119,18 @@ def aligned(trajectory: xr.Dataset) -> Figure:
             left.plot(norms, one["entry"].values[:, k], color=colour, linewidth=1.8)
             left.axhline(one["goal"].values[k], **THEORY | {"linewidth": 0.9})
         left.plot([], [], color=COLOURS[0], linewidth=1.8, label="gradient flow")
-        left.plot([], [], **THEORY, label="closed form, ±1/((1 − c) r s) or 0")
+        left.plot([], [], **THEORY, label="closed form, 1/((1 − c) r s) or 0")
         largest = 1.6 * float(np.abs(one["goal"].values).max())
         left.set(xscale="log", xlabel=NORM, ylabel="diagonal of U_KᵀWU_Q / μ", title="Singular values find their place",
-                 ylim=(-largest, largest))  # fmt: skip
-        left.legend(loc="lower right")
+                 ylim=(-0.1 * largest, largest))  # fmt: skip
+        left.legend(loc="upper right")
         _bundle(middle, norms, 100 * np.maximum(trajectory["excess"].values, 1e-16), COLOURS[0], "instances, median")
         middle.set(
             xscale="log",
             yscale="log",
             xlabel=NORM,
-            ylabel="nuclear norm at unit margin above the optimum, %",
-            title="Limit",
+            ylabel="above the closed form, %",
+            title="Nuclear norm at unit margin",
         )
         middle.legend(loc="lower left")
         _bundle(right, norms, np.maximum(trajectory["defect"].values, 1e-18), COLOURS[3], "instances, median")
@@ -172,6 +174,7 @@ def general(trajectory: xr.Dataset) -> Figure:
         ):
             heights = np.histogram(row, bins)[0]
             c.bar(0.5 * (bins[1:] + bins[:-1]) + shift, heights, width=0.25, color=colour, label=word)
+        c.set_xticks(np.arange(1, bins[-1]))
         c.set(xlabel="singular values above 1 % of the largest", ylabel="instances", title="Rank at the last norm")
         c.legend()
         _arms(d, trajectory)

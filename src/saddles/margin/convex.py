@@ -27,7 +27,7 @@ def solve(
         problem: "l1" (Σ|entries|), "nuclear", "frobenius", or "aligned" (the closed form under Assumption 4).
         diagonal: only diagonal W, whose diagonal β is returned; default True for l1, False otherwise.
         method: "small" (HiGHS for l1, Clarabel otherwise), "large" (first order), or "auto": small for diagonal W
-            and up to 24 coordinates.
+            and up to 16 coordinates.
         tolerance: relative gap at which the large solver stops; default 1e-6.
 
     Fails with `InfeasibleError`, which carries its certificate, where no W separates.

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, hstack
 from saddles.core.errors import SaddlesError
 from saddles.margin.certificate import Certified, certify, refuse_infeasible
 
-LARGEST = 24
+LARGEST = 16
 """Coordinates up to which a full W goes to the interior-point solver."""
 
 

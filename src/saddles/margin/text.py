@@ -110,5 +110,5 @@ def sequences(made: Embedding, n: int, length: int, seed: int) -> tuple[Tokens, 
     ids, y = np.array(rows), np.array(labels)
     scores = np.sort(y[:, None] * (made.vectors[ids[:, :length]] @ head), axis=1)
     gap = (scores[:, -1] - scores[:, :-1].mean(axis=1)).mean()
-    scale = (length * np.log(n) if n > 1 else 1.0) / gap
+    scale = (length * np.log(n) if n > 1 else 1.0) / gap if gap > 0 else 1.0
     return Tokens(made.vectors[ids[:, :length]], made.vectors[ids[:, length]], y, head * scale), ids

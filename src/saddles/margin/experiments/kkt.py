@@ -1,10 +1,12 @@
 """A.5: the three KKT residuals along the path, with the multipliers of the proof and with φ/‖Bφ‖∞.
 
-The proof's λ = φ/ln μ makes stationarity fall only like 1/ln μ: coordinate j of Bλ is ln(2β_j/ω₀²)/ln μ (1 + o(1)), so
-the residual is about |ln(2β̂_j/ω₀²)|/ln μ. Checked: it falls along the path (its last value is below its first one, and
-the product with ln μ varies by less than a factor of two over the last half of the decades, which a limit other than 0
-or another power would break). Feasibility is exact once the margin is positive. Slackness falls. The other multipliers
-are dual feasible at every time: their gap falls too, and the bound never exceeds the optimum.
+With the proof's λ = φ/ln μ coordinate j of Bλ is asinh(β_j/ω₀²)/ln μ = sign β_j (1 + ln(2|β̂_j|/ω₀²)/ln μ + …). On the
+support of the solution β̂* stationarity therefore falls exactly like D/ln μ with D = max_j |ln(2|β̂*_j|/ω₀²)|. Checked:
+the product with ln μ over D is 1 within a tenth at the last norm, in the median instance (β̂_j is within a few per cent
+of β̂*_j there, and D is of order one or more; a nearly degenerate instance, whose last coordinates have not grown yet,
+is further off); the residual whose support is read off β itself falls from first to last. Feasibility is exact
+once the margin is positive. Slackness falls. The other multipliers are dual feasible at every time: their gap falls
+too, and the bound never exceeds the optimum.
 """
 
 from functools import partial
@@ -28,7 +30,7 @@ from saddles.margin.task import Tokens
 __all__ = ["claims", "figure", "run"]
 
 NAMES = (
-    "margin", "log_time", "kkt_feasibility", "kkt_stationarity", "kkt_slackness",
+    "margin", "log_time", "kkt_feasibility", "kkt_stationarity", "kkt_slackness", "support_stationarity",
     "certified_gap", "dual_objective", "dual_stationarity", "dual_slackness",
 )  # fmt: skip
 
@@ -46,16 +48,32 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 
 def _instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Dataset:
     task = Tokens.random(settings["n"], settings["length"], settings["dim"], 3, seed, diagonal=True)
-    flow = simulate(DiagonalAttention(settings["scale"]), task, MarginFlow(settings["until"]))
-    return piece(on_norms(flow, grid, NAMES), {"optimum": solve(task, "l1").objective}, grid)
+    model, best = DiagonalAttention(settings["scale"]), solve(task, "l1")
+    flow = simulate(model, task, MarginFlow(settings["until"]), keep=["accumulated"])
+    flow = flow.assign(support_stationarity=("time", _on_support(flow, task, best.solution)))
+    there = np.abs(best.solution)[_support(best.solution)]
+    level = float(np.abs(np.log(2 * there / settings["scale"] ** 2)).max())
+    return piece(on_norms(flow, grid, NAMES), {"optimum": best.objective, "level": level}, grid)
+
+
+def _support(solution: np.ndarray) -> np.ndarray:
+    return np.abs(solution) > 1e-9 * np.abs(solution).max()
+
+
+def _on_support(flow: Trajectory, task: Tokens, solution: np.ndarray) -> np.ndarray:
+    """max |(Bλ)_j − sign β̂*_j| over the support of the solution, with λ = φ/ln μ; NaN where μ ≤ 1."""
+    there, margin = _support(solution), flow["margin"].values
+    logs = np.log(np.where(margin > 1, margin, np.nan))
+    push = flow["accumulated"].values @ task.diagonal[:, there] / logs[:, None]
+    return np.abs(push - np.sign(solution[there])).max(axis=1)
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the fall of each residual."""
     facts: dict[str, Any] = {"paper": PAPER, "size": size}
     stationarity = trajectory["kkt_stationarity"].values
-    scaled = stationarity * np.log(trajectory["margin"].values)
-    half = scaled[len(scaled) // 2 :]
+    last = trajectory.isel(time=-1)
+    product = last["support_stationarity"].values * np.log(last["margin"].values) / trajectory["level"].values
     slack, gap = trajectory["kkt_slackness"].values, trajectory["certified_gap"].values
     bound = trajectory["dual_objective"].values / trajectory["optimum"].values
     return [
@@ -63,9 +81,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
               values=trajectory["kkt_feasibility"].values[-1], relation="<=", threshold=1e-9, **facts),
         check("stationarity with the proof's λ falls: last over first residual", where="A.5, C1",
               values=stationarity[-1] / stationarity[0], relation="<=", threshold=1.0, **facts),
-        check("stationarity falls like 1/ln μ: largest over smallest product with ln μ in the last half of the decades",
-              where="A.5, C1", values=np.nanmax(half, axis=0) / np.nanmin(half, axis=0), relation="<=", threshold=2.0,
-              **facts),
+        check("on the solution's support stationarity is D/ln μ, D = max|ln(2|β̂*|/ω₀²)|: median relative error",
+              where="A.5, C1, (37)", values=np.median(np.abs(product - 1)), relation="<=", threshold=0.1, **facts),
         check("complementary slackness with the proof's λ falls: last over first residual", where="A.5, C3",
               values=slack[-1] / slack[0], relation="<=", threshold=1.0, **facts),
         check("φ/‖Bφ‖∞ is dual feasible: its objective over the optimum", where="(ℓ1-SVM), weak duality",
