@@ -24,14 +24,14 @@ def _norms(trajectory: xr.Dataset) -> np.ndarray:
     return 10.0 ** trajectory["time"].values
 
 
-def _bundle(axis: Any, x: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+def _bundle(axis: Any, x: np.ndarray, values: np.ndarray, colour: Any, label: str) -> None:
     """Every instance as a thin line, their median as a thick one; x is shared or one a column."""
     many = x[:, None].repeat(values.shape[1], axis=1) if x.ndim == 1 else x
     axis.plot(many, values, color=colour, linewidth=0.6, alpha=0.3)
     axis.plot(_middle(many), _middle(values), color=colour, label=label, **MEASURED)
 
 
-def _band(axis: Any, x: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+def _band(axis: Any, x: np.ndarray, values: np.ndarray, colour: Any, label: str) -> None:
     """The median over instances, and where the middle eight of ten lie."""
     seen = np.isfinite(values).any(axis=1)
     low, middle, high = np.nanpercentile(values[seen], [10, 50, 90], axis=1)
@@ -215,9 +215,9 @@ def initialisation(trajectory: xr.Dataset) -> Figure:
     with look():
         figure, ((left, right),) = sheet(1, 2, 12, 4.4)
         for k, colour in enumerate(colormaps["viridis"](np.linspace(0.05, 0.88, len(scales)))):
-            _band(left, norms, excess[:, k], colour, f"ω₀ = {scales[k]:g}")
+            left.plot(norms, _middle(excess[:, k]), color=colour, label=f"ω₀ = {scales[k]:g}", **MEASURED)
         left.set(xscale="log", yscale="log", xlabel="|β|₂", ylabel="ℓ1 norm at unit margin above the optimum, %",
-                 title="Median and middle 80 %")  # fmt: skip
+                 title="Median over the instances")  # fmt: skip
         left.legend(loc="lower left", ncols=2)
         for colour, mark in zip(COLOURS, (1e3, 1e5, 1e7), strict=False):
             if mark <= norms[-1] * 1.01:

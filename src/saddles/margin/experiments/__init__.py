@@ -49,7 +49,7 @@ EXPERIMENTS = [
         "general",
         "Beyond the theorem: nuclear norm for K and Q apart, Frobenius norm for one matrix, and where it fails",
         tiny=Size(
-            5, _FULL | {"n": 2, "length": 3, "dim": 4, "large": [1.0], "instances": 2, "trials": 1, "until": 300.0}
+            5, _FULL | {"n": 2, "length": 3, "dim": 4, "large": [1.0], "instances": 2, "trials": 1, "until": 100.0}
         ),
         laptop=Size(60, _FULL | {"instances": 50, "trials": 5, "until": 3000.0}),
         gpu=Size(300, _FULL | {"n": 8, "length": 6, "dim": 16, "instances": 50, "trials": 16, "until": 3000.0}),
