@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from saddles import concepts as concepts
     from saddles import diagonal as diagonal
     from saddles import linear as linear
+    from saddles import margin as margin
     from saddles import measures as measures
     from saddles import probe as probe
     from saddles.core.compare import compare as compare
@@ -28,6 +29,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "concepts": "saddles.concepts",
         "linear": "saddles.linear",
         "load": "saddles.core.trajectory",
+        "margin": "saddles.margin",
         "measures": "saddles.measures",
         "probe": "saddles.probe",
         "predict": "saddles.core.verbs",

@@ -24,7 +24,7 @@ from saddles.core.claim import Claim
 from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import Trajectory
 
-LABS = ("linear", "diagonal", "concepts")
+LABS = ("linear", "diagonal", "concepts", "margin")
 """Labs that ship with saddles, in the order of `saddles list`."""
 
 SIZES = ("tiny", "laptop", "gpu", "paper")

@@ -25,9 +25,9 @@ Columns = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 ORDERS = 5
 _KAPPA = np.array([0.0, -0.1850, -1 / 9, -0.0823, -0.0415, 0.0])
-_GAMMA = np.hstack([0.0, np.cumsum(1 / np.arange(1, ORDERS + 1))])
-_ALPHA = (1 - _KAPPA) * _GAMMA
-_ERROR = _KAPPA * _GAMMA + 1 / np.arange(1, ORDERS + 2)
+GAMMA = np.hstack([0.0, np.cumsum(1 / np.arange(1, ORDERS + 1))])
+ALPHA = (1 - _KAPPA) * GAMMA
+ERROR = _KAPPA * GAMMA + 1 / np.arange(1, ORDERS + 2)
 
 NEWTON_ITERATIONS = 6
 NEWTON_FRACTION = 0.05
@@ -42,7 +42,7 @@ class StepError(RuntimeError):
     """No step is small enough: the force is not finite or not smooth here."""
 
 
-def _rescale(order: int, factor: float) -> np.ndarray:
+def rescale(order: int, factor: float) -> np.ndarray:
     """The matrix that takes backward differences from step h to step factor·h."""
     i = np.arange(1, order + 1)[:, None]
     j = np.arange(1, order + 1)
@@ -177,7 +177,7 @@ class Stepper:
                     self._change(0.3)
                 continue
             there, correction, spent = solved
-            error = _ERROR[self.order] * np.abs(correction).max() / self.tolerance
+            error = ERROR[self.order] * np.abs(correction).max() / self.tolerance
             if error > 1:
                 self.rejected += 1
                 safety = 0.9 * (2 * NEWTON_ITERATIONS + 1) / (2 * NEWTON_ITERATIONS + spent)
@@ -195,7 +195,7 @@ class Stepper:
 
     def _change(self, factor: float) -> None:
         order = self.order
-        mix = _rescale(order, factor) @ _rescale(order, 1.0)
+        mix = rescale(order, factor) @ rescale(order, 1.0)
         self.differences[: order + 1] = mix.T @ self.differences[: order + 1]
         self.step *= factor
         self._even = 0
@@ -204,8 +204,8 @@ class Stepper:
         """Solve y = predicted + d, d + ψ = c g(y) by Newton's method; None where it does not converge."""
         order = self.order
         predicted = self.differences[: order + 1].sum(axis=0)
-        psi = self.differences[1 : order + 1].T @ _GAMMA[1 : order + 1] / _ALPHA[order]
-        c = self.step / _ALPHA[order]
+        psi = self.differences[1 : order + 1].T @ GAMMA[1 : order + 1] / ALPHA[order]
+        c = self.step / ALPHA[order]
         there, correction, before = predicted.copy(), np.zeros_like(predicted), None
         for count in range(1, NEWTON_ITERATIONS + 1):
             force = self.evaluate(there)
@@ -262,9 +262,9 @@ class Stepper:
         if self._even <= order:
             return
         sizes = np.array([
-            _ERROR[order - 1] * np.abs(table[order]).max() / self.tolerance if order > 1 else np.inf,
+            ERROR[order - 1] * np.abs(table[order]).max() / self.tolerance if order > 1 else np.inf,
             error,
-            _ERROR[order + 1] * np.abs(table[order + 2]).max() / self.tolerance if order < ORDERS else np.inf,
+            ERROR[order + 1] * np.abs(table[order + 2]).max() / self.tolerance if order < ORDERS else np.inf,
         ])  # fmt: skip
         with np.errstate(divide="ignore"):
             factors = sizes ** (-1 / np.arange(order, order + 3))

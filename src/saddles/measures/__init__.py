@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from saddles.measures.factored import spectrum as spectrum
     from saddles.measures.loss_curves import descents as descents
     from saddles.measures.loss_curves import turning_points as turning_points
+    from saddles.measures.margins import alignment_defect as alignment_defect
+    from saddles.measures.margins import count_above as count_above
+    from saddles.measures.margins import direction_error as direction_error
+    from saddles.measures.margins import effective_rank as effective_rank
+    from saddles.measures.margins import kkt_residuals as kkt_residuals
+    from saddles.measures.margins import unit_margin as unit_margin
     from saddles.measures.modes import alignment as alignment
     from saddles.measures.modes import balance_drift as balance_drift
     from saddles.measures.modes import crossing_time as crossing_time
@@ -34,6 +40,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "alignment": "saddles.measures.modes",
         "balance_drift": "saddles.measures.modes",
+        "alignment_defect": "saddles.measures.margins",
+        "count_above": "saddles.measures.margins",
+        "direction_error": "saddles.measures.margins",
+        "effective_rank": "saddles.measures.margins",
+        "kkt_residuals": "saddles.measures.margins",
+        "unit_margin": "saddles.measures.margins",
         "best": "saddles.measures.spectra",
         "crossing_time": "saddles.measures.modes",
         "descents": "saddles.measures.loss_curves",

@@ -1,0 +1,35 @@
+"""Which solution softmax attention converges to (Sheen et al.: implicit regularization of one-layer attention)."""
+
+from typing import TYPE_CHECKING
+
+from saddles.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from saddles.margin.assumptions import check as check
+    from saddles.margin.certificate import Certified as Certified
+    from saddles.margin.certificate import InfeasibleError as InfeasibleError
+    from saddles.margin.convex import solve as solve
+    from saddles.margin.method import MarginFlow as MarginFlow
+    from saddles.margin.model import DiagonalAttention as DiagonalAttention
+    from saddles.margin.model import FactoredAttention as FactoredAttention
+    from saddles.margin.model import JointAttention as JointAttention
+    from saddles.margin.model import aligned_weights as aligned_weights
+    from saddles.margin.task import Tokens as Tokens
+    from saddles.margin.theory import MaxMargin as MaxMargin
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "Certified": "saddles.margin.certificate",
+        "DiagonalAttention": "saddles.margin.model",
+        "FactoredAttention": "saddles.margin.model",
+        "InfeasibleError": "saddles.margin.certificate",
+        "JointAttention": "saddles.margin.model",
+        "MarginFlow": "saddles.margin.method",
+        "MaxMargin": "saddles.margin.theory",
+        "Tokens": "saddles.margin.task",
+        "aligned_weights": "saddles.margin.model",
+        "check": "saddles.margin.assumptions",
+        "solve": "saddles.margin.convex",
+    },
+)

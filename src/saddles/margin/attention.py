@@ -1,0 +1,259 @@
+"""The flow of one attention layer as something the stiff integrator can follow.
+
+With margins m_il = (x_i,opt − x_il)ᵀ W z_i the gradient is −∇_W L = Σ_il c_il (x_i,opt − x_il) z_iᵀ,
+
+    c_il = (1/n) e^{−γ_i·σ_i} σ_il (γ_i·σ_i − γ_il),   σ_il = e^{−m_il} / (1 + Σ_k e^{−m_ik}),
+
+(29) for any scores. Only p = c/|c| is formed, in log space, so that margins of 1e7 do no harm. The accumulated
+coefficients are φ = 2∫c dt (Lemma A.1).
+
+Every Jacobian is built on P = ∂p/∂m (constraint × constraint) and never larger than that:
+diagonal   S = ½Bᵀφ, β(S), φ' = 2p(Bβ):          J = P B diag(dβ/dS) Bᵀ;
+joint      W = ½Σφ_k d_k z_kᵀ, φ' = 2p:          J = P Γ with the constant Gram matrix Γ of the constraints;
+factored   K' = GQ, Q' = GᵀK, G = Σ p_k d_k z_kᵀ:  J = H⊗I + U P Uᵀ with H = [[0, G], [Gᵀ, 0]], solved by Woodbury.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.linalg import lu_factor, lu_solve
+
+from saddles.core.coordinates import LogScale
+from saddles.core.stiff import Solve
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """c_il as a function of the margins.
+
+    Args:
+        scores: γ, the optimal token's first, shape (sequence, token).
+    """
+
+    scores: np.ndarray
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """γ_i,opt − γ_il, shape (sequence, length − 1)."""
+        return self.scores[:, :1] - self.scores[:, 1:]
+
+    @cached_property
+    def best(self) -> np.ndarray:
+        """γ_i,opt, shape (sequence,)."""
+        return self.scores[:, 0]
+
+    @cached_property
+    def differences(self) -> np.ndarray:
+        """γ_ik − γ_il at (i, l, k)."""
+        return self.scores[:, None, :] - self.scores[:, :, None]
+
+    def _pairs(self, margins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """T_ilk = e^{−γ_i·σ_i} σ_il σ_ik (γ_ik − γ_il)/n without its common size, σ, γ·σ, and the log of that size.
+
+        c_il = Σ_k T_ilk: every difference of scores is formed before anything can cancel, so that a sequence
+        that has settled on a token, optimal or not, keeps its digits.
+        """
+        n, others = self.gaps.shape
+        logits = np.concatenate([np.zeros((n, 1)), -margins.reshape(n, others)], axis=1)
+        logs = logits - logits.max(axis=1, keepdims=True)
+        logs = logs - np.log(np.exp(logs).sum(axis=1, keepdims=True))
+        share = np.exp(logs)
+        mean = (share * self.scores).sum(axis=1)
+        sizes = logs[:, :, None] + logs[:, None, :] - mean[:, None, None]
+        top = float(sizes[self.differences != 0].max())
+        return np.exp(np.minimum(sizes - top, 0.0)) * self.differences / n, share, mean, top
+
+    def direction(self, margins: np.ndarray) -> tuple[np.ndarray, float]:
+        """P = c/|c|, shape (constraint,), and log|c|; margins of shape (constraint,)."""
+        pairs, _, _, top = self._pairs(margins)
+        c = pairs[:, 1:].sum(axis=2).ravel()
+        size = float(np.linalg.norm(c))
+        return c / size, top + float(np.log(size))
+
+    def jacobian(self, margins: np.ndarray) -> np.ndarray:
+        """∂p/∂m, shape (constraint, constraint): a block for each sequence and one rank more."""
+        pairs, share, mean, _ = self._pairs(margins)
+        n, others = self.gaps.shape
+        c = pairs[:, 1:].sum(axis=2)
+        size = np.linalg.norm(c)
+        p, pull = (c / size).ravel(), (share * (2 + self.scores - mean[:, None]))[:, 1:]
+        blocks = c[:, :, None] * pull[:, None, :] - pairs[:, 1:, 1:]
+        blocks[:, np.arange(others), np.arange(others)] -= c
+        blocks /= size
+        common = np.einsum("il,ilk->ik", p.reshape(n, others), blocks)
+        matrix = -np.outer(p, common.ravel()).reshape(n, others, n, others)
+        matrix[np.arange(n), :, np.arange(n), :] += blocks
+        return matrix.reshape(n * others, n * others)
+
+    def loss(self, margins: np.ndarray) -> tuple[float, float]:
+        """The loss, and log(L − L*) (exact where the difference underflows)."""
+        m = margins.reshape(self.gaps.shape)
+        least = np.minimum(m.min(axis=1), 0.0)[:, None]
+        terms = np.exp(least - m)
+        whole = np.exp(least[:, 0]) + terms.sum(axis=1)
+        with np.errstate(divide="ignore", under="ignore"):
+            lost = (terms * self.gaps).sum(axis=1) / whole
+            top = (-m).max(axis=1)
+            log_lost = np.log((np.exp(-m - top[:, None]) * self.gaps).sum(axis=1)) + top - np.log(whole) + least[:, 0]
+            grown = np.where(lost > 1e-8, np.log(np.expm1(np.maximum(lost, 1e-300))), log_lost)
+        logs = grown - self.best
+        high = logs.max()
+        return float(np.exp(lost - self.best).mean()), float(high + np.log(np.exp(logs - high).mean()))
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionFlow:
+    """What the three flows share."""
+
+    task: Any
+
+    @cached_property
+    def coefficients(self) -> Coefficients:
+        """Of this task's scores."""
+        return Coefficients(np.concatenate([self.task.optimal_scores[:, None], self.task.other_scores], axis=1))
+
+    def margins(self, state: np.ndarray) -> np.ndarray:
+        """Shape (constraint,)."""
+        raise NotImplementedError
+
+    def log_rate(self, state: np.ndarray) -> float:
+        """log|c|: one unit of this clock is 1/|c| units of gradient time."""
+        return self.coefficients.direction(self.margins(state))[1]
+
+    def field(self, state: np.ndarray) -> np.ndarray:
+        """φ' = 2p."""
+        return 2 * self.coefficients.direction(self.margins(state))[0]
+
+    def size(self, state: np.ndarray) -> Any:
+        """What an error is measured against."""
+        return np.abs(state).max()
+
+    def _solver(self, jacobian: np.ndarray, c: float) -> Solve:
+        matrix = -c * jacobian
+        matrix[np.diag_indices(len(matrix))] += 1.0
+        factors = lu_factor(matrix, check_finite=False)
+        return lambda residual: lu_solve(factors, residual, check_finite=False)
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalFlow(AttentionFlow):
+    """β = ω₀² sinh 2S with S = ½Bᵀφ; the state is φ."""
+
+    coordinates: LogScale
+
+    def weights(self, state: np.ndarray) -> np.ndarray:
+        """β."""
+        return self.coordinates.beta(0.5 * state @ self.task.diagonal)
+
+    def margins(self, state: np.ndarray) -> np.ndarray:
+        return self.task.diagonal @ self.weights(state)
+
+    def accumulated(self, state: np.ndarray) -> np.ndarray:
+        """φ."""
+        return state
+
+    def respond(self, state: np.ndarray, c: float) -> Solve:
+        """(I − cJ)⁻¹."""
+        b = self.task.diagonal
+        shift = 0.5 * state @ b
+        inner = self.coefficients.jacobian(b @ self.coordinates.beta(shift))
+        return self._solver(((inner @ b) * self.coordinates.slope(shift)) @ b.T, c)
+
+
+@dataclass(frozen=True, eq=False)
+class JointFlow(AttentionFlow):
+    """W = ½ Σ φ_k d_k z_kᵀ; the state is φ."""
+
+    @cached_property
+    def gram(self) -> np.ndarray:
+        """Inner products of the constraints."""
+        return (self.task.left @ self.task.left.T) * (self.task.right @ self.task.right.T)
+
+    def weights(self, state: np.ndarray) -> np.ndarray:
+        """W."""
+        return 0.5 * (self.task.left * state[:, None]).T @ self.task.right
+
+    def margins(self, state: np.ndarray) -> np.ndarray:
+        return 0.5 * self.gram @ state
+
+    def accumulated(self, state: np.ndarray) -> np.ndarray:
+        """φ."""
+        return state
+
+    def respond(self, state: np.ndarray, c: float) -> Solve:
+        """(I − cJ)⁻¹."""
+        return self._solver(self.coefficients.jacobian(self.margins(state)) @ self.gram, c)
+
+
+@dataclass(frozen=True, eq=False)
+class FactoredFlow(AttentionFlow):
+    """K' = GQ, Q' = GᵀK; the state is K, Q and φ, one after the other."""
+
+    rank: int
+
+    def split(self, state: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """K, Q and φ."""
+        dim = self.task.shape[2]
+        both = state[: 2 * dim * self.rank].reshape(2, dim, self.rank)
+        return both[0], both[1], state[2 * dim * self.rank :]
+
+    def weights(self, state: np.ndarray) -> np.ndarray:
+        """W = KQᵀ."""
+        key, query, _ = self.split(state)
+        return key @ query.T
+
+    def _seen(self, key: np.ndarray, query: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Kᵀd_k and Qᵀz_k, both (constraint, rank)."""
+        return self.task.left @ key, np.repeat(self.task.z @ query, self.task.shape[1] - 1, axis=0)
+
+    def margins(self, state: np.ndarray) -> np.ndarray:
+        key, query, _ = self.split(state)
+        keys, queries = self._seen(key, query)
+        return (keys * queries).sum(axis=1)
+
+    def accumulated(self, state: np.ndarray) -> np.ndarray:
+        """φ."""
+        return self.split(state)[2]
+
+    def size(self, state: np.ndarray) -> Any:
+        edge = 2 * self.task.shape[2] * self.rank
+        sizes = np.empty_like(state)
+        sizes[:edge], sizes[edge:] = np.abs(state[:edge]).max(), max(1.0, np.abs(state[edge:]).max())
+        return sizes
+
+    def field(self, state: np.ndarray) -> np.ndarray:
+        key, query, _ = self.split(state)
+        p = self.coefficients.direction(self.margins(state))[0]
+        push = (self.task.left * p[:, None]).T @ self.task.right
+        return np.concatenate([(push @ query).ravel(), (push.T @ key).ravel(), 2 * p])
+
+    def respond(self, state: np.ndarray, c: float) -> Solve:
+        """Woodbury: (A − cUPUᵀ)⁻¹ with A = I − cH acting on the rows, U_k = (d_k (Qᵀz_k)ᵀ, z_k (Kᵀd_k)ᵀ)."""
+        key, query, _ = self.split(state)
+        left, right = self.task.left, self.task.right
+        keys, queries = self._seen(key, query)
+        margins = (keys * queries).sum(axis=1)
+        p, inner = self.coefficients.direction(margins)[0], self.coefficients.jacobian(margins)
+        push = (left * p[:, None]).T @ right
+        dim = len(push)
+        whole = np.block([[np.eye(dim), -c * push], [-c * push.T, np.eye(dim)]])
+        inverse = np.linalg.inv(whole)
+        top, side, bottom = inverse[:dim, :dim], inverse[:dim, dim:], inverse[dim:, dim:]
+        cross = (left @ side @ right.T) * (queries @ keys.T)
+        grams = (left @ top @ left.T) * (queries @ queries.T) + (right @ bottom @ right.T) * (keys @ keys.T)
+        small = -c * inner @ (grams + cross + cross.T)
+        small[np.diag_indices(len(small))] += 1.0
+        factors = lu_factor(small, check_finite=False)
+
+        def solve(residual: np.ndarray) -> np.ndarray:
+            r_key, r_query, r_sum = self.split(residual)
+            first = inverse @ np.concatenate([r_key, r_query])
+            moved = (left @ first[:dim] * queries).sum(axis=1) + (right @ first[dim:] * keys).sum(axis=1)
+            change = lu_solve(factors, c * (inner @ moved), check_finite=False)
+            more = np.concatenate([(left * change[:, None]).T @ queries, (right * change[:, None]).T @ keys])
+            whole_move = first + inverse @ more
+            return np.concatenate([whole_move[:dim].ravel(), whole_move[dim:].ravel(), r_sum + 2 * change])
+
+        return solve

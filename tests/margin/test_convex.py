@@ -1,0 +1,171 @@
+"""Certified solutions: two solvers agree, certificates are checked by hand, infeasibility is proved."""
+
+import numpy as np
+import pytest
+
+from saddles import predict
+from saddles.core.errors import SaddlesError
+from saddles.margin import (
+    DiagonalAttention,
+    FactoredAttention,
+    InfeasibleError,
+    JointAttention,
+    MaxMargin,
+    Tokens,
+    solve,
+)
+from saddles.margin.certificate import certify
+from saddles.margin.large import PROX, Constraints
+from saddles.margin.model import frames
+
+DUAL = {"l1": lambda m: np.abs(m).max(), "nuclear": lambda m: np.linalg.norm(m, 2), "frobenius": np.linalg.norm}
+PRIMAL = {"l1": lambda m: np.abs(m).sum(), "nuclear": lambda m: np.linalg.norm(m, "nuc"), "frobenius": np.linalg.norm}
+
+
+def _by_hand(task, found):
+    """Recompute the certificate from the data with loops."""
+    w = np.diag(found.solution) if found.diagonal else found.solution
+    push, k = np.zeros_like(w), 0
+    for i in range(task.shape[0]):
+        best = int(np.argmax(task.y[i] * task.X[i] @ task.head))
+        for l in range(task.shape[1]):
+            if l == best:
+                continue
+            gap = task.X[i, best] - task.X[i, l]
+            assert gap @ w @ task.z[i] >= 1 - 1e-9
+            push += found.multipliers[k] * np.outer(gap, task.z[i])
+            k += 1
+    if found.diagonal:
+        push = np.diag(np.diag(push))
+    assert (found.multipliers >= 0).all()
+    assert DUAL[found.problem](push) <= 1 + 1e-9
+    assert found.dual_objective == pytest.approx(found.multipliers.sum())
+    assert found.objective == pytest.approx(PRIMAL[found.problem](w))
+    assert found.gap == pytest.approx(1 - found.dual_objective / found.objective, abs=1e-12)
+
+
+@pytest.mark.parametrize("problem", ["l1", "nuclear", "frobenius"])
+@pytest.mark.parametrize("seed", range(3))
+def test_small_and_large_solver_agree_and_prove_it(problem, seed):
+    task = Tokens.random(3, 4, 8, 1, seed, diagonal=True)
+    small, large = (solve(task, problem, method=method) for method in ("small", "large"))
+    assert small.solver != large.solver
+    for found in (small, large):
+        assert found.feasible
+        assert -1e-12 <= found.gap <= 1e-6
+        _by_hand(task, found)
+    assert small.objective == pytest.approx(large.objective, rel=2e-6)
+
+
+def test_diagonal_of_every_problem():
+    task = Tokens.random(3, 4, 8, 3, 5, diagonal=True)
+    one, two = (solve(task, name, diagonal=True) for name in ("l1", "nuclear"))
+    np.testing.assert_allclose(one.solution, two.solution)
+    for method in ("small", "large"):
+        ridge = solve(task, "frobenius", diagonal=True, method=method)
+        assert ridge.gap <= 1e-6
+        _by_hand(task, ridge)
+        assert np.abs(ridge.solution).sum() > one.objective
+    whole = solve(task, "l1", diagonal=False)
+    assert whole.objective <= one.objective + 1e-9
+    _by_hand(task, whole)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_closed_form_of_aligned_data(seed):
+    task = Tokens.random(4, 5, 8, 4, seed)
+    closed = solve(task, "aligned")
+    assert abs(closed.gap) < 1e-12
+    _by_hand(task, closed)
+    assert solve(task, "nuclear", method="large").objective == pytest.approx(closed.objective, rel=2e-6)
+    left, right = frames(task)
+    turned = Tokens(task.X @ left, task.z @ right, task.y, left.T @ task.head)
+    rotated = solve(turned, "l1")
+    assert rotated.objective == pytest.approx(closed.objective, rel=1e-9)
+
+
+def test_recipe_gives_its_number():
+    """Σ 1/((1 − c) r_i s_i), from the data alone."""
+    task = Tokens.random(3, 3, 6, 4, seed=2)
+    best = task.optimal_tokens
+    r, s = np.linalg.norm(best, axis=1), np.linalg.norm(task.z, axis=1)
+    c = (task.X[0, task.others[0, 0]] @ best[0]) / r[0] ** 2
+    assert solve(task, "aligned").objective == pytest.approx((1 / ((1 - c) * r * s)).sum(), rel=1e-10)
+
+
+def test_two_constraints_by_hand():
+    """One sequence, two tokens: W = d zᵀ/(|d|²|z|²), norm 1/(|d||z|) in all three matrix norms but l1."""
+    X, z = np.array([[[2.0, 1.0], [0.0, 0.0]]]), np.array([[0.0, 3.0]])
+    task = Tokens(X, z, [1], [1.0, 0.0])
+    for problem in ("nuclear", "frobenius"):
+        assert solve(task, problem, method="large").objective == pytest.approx(1 / (np.sqrt(5) * 3), rel=1e-6)
+    assert solve(task, "l1", diagonal=False).objective == pytest.approx(1 / 6)
+    np.testing.assert_allclose(solve(task, "l1").solution, [0, 1 / 3], atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["small", "large"])
+@pytest.mark.parametrize("problem", ["l1", "nuclear", "frobenius"])
+def test_infeasible_data_come_with_a_proof(problem, method):
+    draw = np.random.default_rng(0)
+    task = Tokens(
+        draw.normal(size=(30, 6, 3)), draw.normal(size=(30, 3)), draw.choice([-1.0, 1.0], 30), draw.normal(size=3)
+    )
+    with pytest.raises(InfeasibleError, match="combine the constraints to 0") as caught:
+        solve(task, problem, method=method)
+    proof = caught.value.multipliers
+    assert (proof >= 0).all()
+    assert proof.sum() == pytest.approx(1)
+    push = np.einsum("k,kd,ke->de", proof, task.left, task.right)
+    push = np.diag(push) if problem == "l1" else push
+    assert np.abs(push).max() < 1e-8 * np.abs(task.left).max() * np.abs(task.right).max()
+
+
+def test_certificate_does_not_trust_its_candidate():
+    task = Tokens.random(3, 4, 6, 1, 0)
+    best = solve(task, "frobenius")
+    worse = certify(task, "frobenius", best.solution + 0.01, 2 * best.multipliers, solver="me")
+    assert worse.feasible
+    assert worse.gap > 1e-4
+    with pytest.raises(SaddlesError, match="must separate"):
+        certify(task, "frobenius", -best.solution, best.multipliers, solver="me")
+
+
+@pytest.mark.parametrize("problem", list(PROX))
+def test_prox_is_optimal(problem):
+    """y = prox(x): (x − y)/step is a subgradient: dual norm ≤ 1 and ⟨x − y, y⟩ = step ‖y‖."""
+    x = np.random.default_rng(1).normal(size=(5, 5))
+    y = PROX[problem](x, 0.8)
+    pull = (x - y) / 0.8
+    assert DUAL[problem](pull) <= 1 + 1e-10
+    assert (pull * y).sum() == pytest.approx(PRIMAL[problem](y))
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_adjoint_is_the_adjoint(diagonal):
+    task, draw = Tokens.random(3, 4, 6, 1, 0), np.random.default_rng(0)
+    a = Constraints(task, diagonal)
+    w, lam = draw.normal(size=6 if diagonal else (6, 6)), draw.normal(size=9)
+    assert a.apply(w) @ lam == pytest.approx((w * a.adjoint(lam)).sum())
+    np.testing.assert_allclose(a.apply(w) / a.bound, task.margins(w))
+
+
+def test_predictions_are_labelled():
+    task = Tokens.random(3, 4, 8, 3, 1, diagonal=True)
+    for model, name in ((DiagonalAttention(), "beta"), (FactoredAttention(), "weights"), (JointAttention(), "weights")):
+        limit = predict(model, task, MaxMargin())
+        assert float(limit["margin"][0]) == pytest.approx(1)
+        assert limit[name].dims[0] == "time"
+        assert np.isinf(limit["time"].values).all()
+        assert float(limit["gap"][0]) < 1e-6
+
+
+def test_bad_requests_are_named():
+    task = Tokens.random(3, 4, 6, 1, 0)
+    for make, words in (
+        (lambda: solve(task, "l7"), "problems are l1"),
+        (lambda: solve(task, "l1", method="magic"), "methods auto"),
+        (lambda: MaxMargin("l7"), "are solved"),
+        (lambda: predict(JointAttention(), task, MaxMargin(), keep=["magic"]), "can be kept"),
+    ):
+        with pytest.raises(SaddlesError, match=words):
+            make()
