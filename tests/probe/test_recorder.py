@@ -239,6 +239,9 @@ def test_recordings_are_never_overwritten(tmp_path):
     with pytest.raises(SaddlesError, match="another model"), watch(other, every=1, out=tmp_path / "r", step=1):
         pass
     assert recorded(tmp_path / "r").equals(before)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SaddlesError, match="cannot be written"), watch(model, every=1, out=tmp_path / "file"):
+        pass
     with pytest.raises(SaddlesError, match="holds no recording"):
         recorded(tmp_path / "nowhere")
 
