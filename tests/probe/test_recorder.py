@@ -262,6 +262,12 @@ def test_weights_that_diverge_do_not_stop_training():
         with torch.no_grad():
             model.transformer.h[0].attn.c_attn.weight.fill_(torch.nan)
         run.step()
+        with torch.no_grad():
+            model.transformer.h[1].attn.c_attn.weight.fill_(torch.nan)
+        run.step()
+    first, second = (numbers["saddles/KQ/stable_rank"] for _, numbers in run.news())
+    assert np.isfinite(first)
+    assert np.isnan(second)
     ranks = run.result["heads"]["stable_rank"].values[0]
     assert np.isnan(ranks[0]).all()
     assert np.isfinite(ranks[1]).all()
