@@ -64,7 +64,7 @@ def test_a_recording_by_a_process_ends_whole():
                 for weight in model.parameters():
                     weight.add_(0.01 * torch.randn_like(weight))
             run.step()
-    assert run.result["heads"]["step"].values.tolist() == [1, 2, 3]
+    assert np.asarray(run.result["heads"]["step"]).tolist() == [1, 2, 3]
 
 
 def test_rows_as_bytes_and_back():

@@ -15,6 +15,7 @@ import torch
 import saddles
 from saddles import probe
 from saddles.core.errors import SaddlesError
+from saddles.probe import measuring
 from saddles.probe import meters as meters_room
 from saddles.probe import recorder as recorder_room
 
@@ -101,7 +102,7 @@ def test_a_reference_can_be_given():
 
 def test_the_loop_does_not_wait(monkeypatch):
     """Measuring is held up; the loop goes on until as many copies wait as were allowed, and rows stay in order."""
-    gate, real = threading.Event(), meters_room.measure_heads
+    gate, real = threading.Event(), measuring.measure_heads
 
     def slow(*args):
         gate.wait(30)
