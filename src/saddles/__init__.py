@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from saddles import diagonal as diagonal
     from saddles import linear as linear
     from saddles import measures as measures
+    from saddles import probe as probe
     from saddles.core.compare import compare as compare
     from saddles.core.errors import SaddlesError as SaddlesError
     from saddles.core.trajectory import load as load
@@ -28,6 +29,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "linear": "saddles.linear",
         "load": "saddles.core.trajectory",
         "measures": "saddles.measures",
+        "probe": "saddles.probe",
         "predict": "saddles.core.verbs",
         "save": "saddles.core.trajectory",
         "simulate": "saddles.core.verbs",

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from saddles.measures.concept_space import order_homomorphism as order_homomorphism
     from saddles.measures.concept_space import slow_down as slow_down
     from saddles.measures.concept_space import speed as speed
+    from saddles.measures.factored import change_floor as change_floor
+    from saddles.measures.factored import change_spectrum as change_spectrum
+    from saddles.measures.factored import matrix_floor as matrix_floor
+    from saddles.measures.factored import product_spectrum as product_spectrum
+    from saddles.measures.factored import rank_measures as rank_measures
+    from saddles.measures.factored import spectrum as spectrum
     from saddles.measures.loss_curves import descents as descents
     from saddles.measures.loss_curves import turning_points as turning_points
     from saddles.measures.modes import alignment as alignment
@@ -35,6 +41,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "learning_times": "saddles.measures.concept_space",
         "mode_state": "saddles.measures.modes",
         "plateaus": "saddles.measures.activations",
+        "change_floor": "saddles.measures.factored",
+        "change_spectrum": "saddles.measures.factored",
+        "matrix_floor": "saddles.measures.factored",
+        "product_spectrum": "saddles.measures.factored",
+        "rank_measures": "saddles.measures.factored",
+        "spectrum": "saddles.measures.factored",
         "stable_rank": "saddles.measures.spectra",
         "stages": "saddles.measures.activations",
         "order_homomorphism": "saddles.measures.concept_space",

@@ -1,0 +1,31 @@
+"""The probe: rank growth of real transformers, live or from checkpoints.
+
+Torch and the libraries on it are imported when they are used, not before.
+"""
+
+from typing import TYPE_CHECKING
+
+from saddles.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from saddles.probe.adapters import fused as fused
+    from saddles.probe.adapters import register as register
+    from saddles.probe.adapters import separate as separate
+    from saddles.probe.finding import find_layout as find_layout
+    from saddles.probe.live import heads as heads
+    from saddles.probe.live import spectra as spectra
+    from saddles.probe.measuring import join as join
+    from saddles.probe.measuring import measure as measure
+
+_HOMES = {
+    "find_layout": "saddles.probe.finding",
+    "fused": "saddles.probe.adapters",
+    "heads": "saddles.probe.live",
+    "join": "saddles.probe.measuring",
+    "measure": "saddles.probe.measuring",
+    "register": "saddles.probe.adapters",
+    "separate": "saddles.probe.adapters",
+    "spectra": "saddles.probe.live",
+}
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)

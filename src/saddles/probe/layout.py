@@ -1,0 +1,149 @@
+"""Where the heads of a transformer lie: names and slices, never tensors.
+
+A layout is made from parameter names, their shapes and a configuration, so it serves a live
+model and a checkpoint whose tensors have not been read alike.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+KINDS = ("K", "Q", "V", "O")
+PRODUCTS = {"KQ": ("K", "Q"), "VO": ("V", "O")}
+"""The two products of a head: W_K W_Qᵀ and W_V W_Oᵀ."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One d × d_h factor of one head inside a named tensor.
+
+    Args:
+        parameter: the tensor's name.
+        rows: first and last+1 row taken, None for all.
+        columns: the same for columns.
+        transposed: whether the slice lies as d_h × d and is turned.
+        index: for a tensor with three axes: which matrix along the first.
+    """
+
+    parameter: str
+    rows: tuple[int, int] | None = None
+    columns: tuple[int, int] | None = None
+    transposed: bool = False
+    index: int | None = None
+
+    def cut(self, tensor: Any) -> Any:
+        """The d × d_h factor, cut from its tensor (a view where the tensor allows one)."""
+        part = tensor if self.index is None else tensor[self.index]
+        if self.rows is not None:
+            part = part[self.rows[0] : self.rows[1]]
+        if self.columns is not None:
+            part = part[:, self.columns[0] : self.columns[1]]
+        return part.T if self.transposed else part
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, int]:
+        """(d, d_h) for a tensor stored with this shape."""
+        rows, columns = stored[-2:]
+        rows = rows if self.rows is None else self.rows[1] - self.rows[0]
+        columns = columns if self.columns is None else self.columns[1] - self.columns[0]
+        return (columns, rows) if self.transposed else (rows, columns)
+
+
+@dataclass(frozen=True)
+class Head:
+    """One query head.
+
+    Args:
+        layer: which attention block, from 0 in the natural order of their names.
+        head: which query head, from 0.
+        factors: the four factors W_K, W_Q, W_V, W_O under "K", "Q", "V", "O".
+        attention: the name of the attention block.
+        family: the adapter that found it.
+        rotary: a rotary embedding sits between W_Q and W_K; the product is the one at offset 0.
+        normalised: a norm of queries and keys sits between them; it is no part of the product.
+    """
+
+    layer: int
+    head: int
+    factors: Mapping[str, Factor] = field(hash=False)
+    attention: str
+    family: str
+    rotary: bool = False
+    normalised: bool = False
+
+    def parameters(self) -> set[str]:
+        """The names of the tensors it lies in."""
+        return {factor.parameter for factor in self.factors.values()}
+
+
+@dataclass(frozen=True)
+class Module:
+    """One plain weight matrix.
+
+    Args:
+        parameter: its name.
+        shape: as stored.
+        conv1d: stored as (in, out), as the Conv1D of GPT-2 does, instead of (out, in).
+    """
+
+    parameter: str
+    shape: tuple[int, int]
+    conv1d: bool = False
+
+    @property
+    def module(self) -> str:
+        """The name of the module that owns it."""
+        return self.parameter.removesuffix(".weight")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The heads, plain matrices and skipped tensors of one model.
+
+    Args:
+        heads: by layer, then by head.
+        modules: every matrix with more than one row and column, in natural order of names.
+        skipped: (name, reason) of what is neither.
+    """
+
+    heads: tuple[Head, ...]
+    modules: tuple[Module, ...]
+    skipped: tuple[tuple[str, str], ...]
+
+    def layers(self) -> dict[int, list[Head]]:
+        """Heads by layer."""
+        found: dict[int, list[Head]] = {}
+        for head in self.heads:
+            found.setdefault(head.layer, []).append(head)
+        return found
+
+    def head_parameters(self) -> tuple[str, ...]:
+        """The tensors that hold heads, each once."""
+        return tuple(dict.fromkeys(f.parameter for head in self.heads for f in head.factors.values()))
+
+    def parameters(self) -> tuple[str, ...]:
+        """Every tensor that a measurement reads."""
+        return tuple(dict.fromkeys([*self.head_parameters(), *(module.parameter for module in self.modules)]))
+
+    def __str__(self) -> str:
+        """A table of heads by block, and of what was skipped."""
+        lines = []
+        for layer, heads in self.layers().items():
+            first = heads[0]
+            notes = [first.family] + ["rotary, at offset 0"] * first.rotary + ["norm left out"] * first.normalised
+            lines.append(f"layer {layer}: {len(heads)} heads in {first.attention} ({', '.join(notes)})")
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.skipped:
+            reasons.setdefault(reason, []).append(name)
+        lines += [f"skipped {len(names)}: {reason} ({names[0]}, …)" for reason, names in reasons.items()]
+        return "\n".join([f"{len(self.heads)} heads, {len(self.modules)} matrices", *lines])
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key under which layers.10 comes after layers.9."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def factor_names(heads: Iterable[Head]) -> set[str]:
+    """All tensors that some heads lie in."""
+    return set().union(*(head.parameters() for head in heads))
