@@ -96,9 +96,9 @@ def test_full_rank_equals_the_tuned_model_to_rounding(family, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_truncated_adapter_is_off_by_what_the_plan_predicts(family, tmp_path):
-    """Weights: exactly the plan's error. Each module: at most next·‖x‖. Logits: the first-order effect of those errors."""
+    """Weights: the plan's error. Each module: at most next·‖x‖. Logits: the first-order effect of those errors."""
     base = tiny(family).double()
-    tuned = trained(base, size=1e-5)  # small, so that the second order is far below the first
+    tuned = trained(base, size=1e-4)  # small, so that the second order is far below the first
     plan = lora_plan(base, tuned, energy=0.9)
     assert 1 < max(row.rank for row in plan.modules) < 32
     made = lora_extract(base, tuned, plan, tmp_path / "adapter")
@@ -110,7 +110,9 @@ def test_truncated_adapter_is_off_by_what_the_plan_predicts(family, tmp_path):
         x = torch.randn(row.inputs, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         wrong = (apart.T if row.conv1d else apart) @ x
         assert (wrong.norm(dim=0) <= row.next * x.norm(dim=0) * (1 + 1e-6)).all()
-    squares = [float((p - q).detach().norm()) ** 2 for p, q in zip(merged.parameters(), tuned.parameters(), strict=True)]
+    squares = [
+        float((p - q).detach().norm()) ** 2 for p, q in zip(merged.parameters(), tuned.parameters(), strict=True)
+    ]
     assert np.sqrt(sum(squares)) == pytest.approx(plan.error, rel=1e-6)
     start, end = (dict(model.named_parameters()) for model in (tuned, merged))
 
@@ -120,7 +122,7 @@ def test_truncated_adapter_is_off_by_what_the_plan_predicts(family, tmp_path):
         with torch.no_grad():
             return torch.func.functional_call(tuned, weights, (TOKENS,)).logits
 
-    predicted = (along(1e-3) - along(-1e-3)) / 2e-3
+    predicted = (along(0.3) - along(-0.3)) / 0.6  # Llama normalises in float32: a smaller step drowns in it
     measured = _logits(merged) - _logits(tuned)
     assert float((measured - predicted).norm()) < 0.02 * float(measured.norm())
 
@@ -146,7 +148,9 @@ def test_budget_allocation_is_the_best_of_all():
         )
         found = allocate(gains, costs, budget)
         assert np.dot(found.ranks, costs) <= budget
-        assert sum(float(g[:k].sum()) for g, k in zip(gains, found.ranks, strict=True)) == pytest.approx(best, abs=1e-12)
+        assert sum(float(g[:k].sum()) for g, k in zip(gains, found.ranks, strict=True)) == pytest.approx(
+            best, abs=1e-12
+        )
         assert found.gap == 0.0
         greedy_failed += _greedy(gains, costs, budget) < best - 1e-12
     assert greedy_failed > 0
@@ -168,7 +172,7 @@ def test_a_search_that_is_cut_short_states_its_gap(monkeypatch):
     monkeypatch.undo()
     best = allocate(gains, [5, 6, 7, 8, 9, 11], 60)
     energy = [sum(float(g[:k].sum()) for g, k in zip(gains, one.ranks, strict=True)) for one in (cut, best)]
-    assert 0 < cut.gap
+    assert cut.gap > 0
     assert energy[1] - energy[0] <= cut.gap * sum(float(g.sum()) for g in gains) + 1e-12
 
 
@@ -195,7 +199,9 @@ def test_what_lora_cannot_carry_is_listed_and_counted(tmp_path):
     by_name = {row.name: row.norm for row in plan.left_out}
     padded = torch.cat([start["lm_head.weight"], torch.zeros(3, 32)])
     assert by_name["lm_head.weight"] == pytest.approx(float((end["lm_head.weight"] - padded).norm()), rel=1e-6)
-    total = sum(float((end[n][: len(p)] - p).norm()) ** 2 + float(end[n][len(p) :].norm()) ** 2 for n, p in start.items())
+    total = sum(
+        float((end[n][: len(p)] - p).norm()) ** 2 + float(end[n][len(p) :].norm()) ** 2 for n, p in start.items()
+    )
     assert plan.norm**2 == pytest.approx(total, rel=1e-5)
     lost = sum(value**2 for value in by_name.values())
     assert plan.share_left_out == pytest.approx(lost / total, rel=1e-5)
@@ -243,7 +249,9 @@ def test_folders_files_and_live_models_give_one_plan(tmp_path):
     base.save_pretrained(tmp_path / "base")
     tuned.save_pretrained(tmp_path / "tuned", max_shard_size="20KB")
     assert (tmp_path / "tuned" / "model.safetensors.index.json").is_file()
-    body = {name.removeprefix("transformer."): t for name, t in load_file(tmp_path / "base" / "model.safetensors").items()}
+    body = {
+        name.removeprefix("transformer."): t for name, t in load_file(tmp_path / "base" / "model.safetensors").items()
+    }
     (tmp_path / "body").mkdir()
     (tmp_path / "body" / "config.json").write_text((tmp_path / "base" / "config.json").read_text())
     save_file(body, tmp_path / "body" / "model.safetensors")
@@ -263,7 +271,7 @@ def test_folders_files_and_live_models_give_one_plan(tmp_path):
 def test_bad_input_gets_one_sentence_and_nothing_is_written(tmp_path):
     base = tiny("llama")
     tuned = planted(base, rank=1)
-    with pytest.raises(SaddlesError, match="no linear module of .* differs"):
+    with pytest.raises(SaddlesError, match=r"no linear module of .* differs"):
         lora_plan(base, base)
     other = type(base)(type(base.config)(**base.config.to_dict() | {"intermediate_size": 40}))
     with pytest.raises(SaddlesError, match="one shape"):

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,13 +20,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from saddles.core.errors import SaddlesError
+from saddles.probe import live
+from saddles.probe.gathering import full_shape
+from saddles.probe.live import plain_name
 
 TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 NESTS = ("state_dict", "model_state_dict", "model", "module")
 """Keys under which training scripts put the weights in a torch file."""
-
-WRAPPERS = ("module.", "_orig_mod.")
-"""What DataParallel and torch.compile put before every name."""
 
 ALL = slice(None)
 
@@ -79,23 +80,16 @@ def open_weights(source: Source) -> Weights:
 
 
 def _open_model(model: torch.nn.Module) -> Weights:
-    tensors = {_plain(name): tensor.detach() for name, tensor in model.state_dict().items()}
+    tensors = live.parameters(model)
     if not tensors:
         raise SaddlesError.about(f"a {type(model).__name__} came", "it has no weights", "give a model with weights")
-    for name, tensor in tensors.items():
-        if tensor.is_meta or (tensor.numel() == 0 and name.endswith("weight")):
-            raise SaddlesError.about(
-                f"{name} of the model holds no numbers here",
-                "all weights must be present",
-                "gather sharded parameters first, or give the saved checkpoint",
-            )
-    config = getattr(model, "config", None)
+    read = live.reader(tensors)
     return Weights(
         place=f"a live {type(model).__name__}",
-        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items()},
+        shapes={name: full_shape(tensor) for name, tensor in tensors.items()},
         types={name: _type_name(tensor) for name, tensor in tensors.items()},
-        reader=lambda name, rows: (tensors[name][rows] if tensors[name].ndim else tensors[name]).cpu(),
-        config=config.to_dict() if hasattr(config, "to_dict") else {},
+        reader=lambda name, rows: (whole[rows] if (whole := read(name)).ndim else whole).cpu(),
+        config=live.configuration(model),
         model=model,
     )
 
@@ -164,13 +158,13 @@ def _open_files(place: Path, files: list[Path], config: Mapping[str, Any], index
     homes: dict[str, tuple[Path, str]] = {}
     for file in files:
         for stored, shape, kind in _contents(file):
-            name = _plain(stored)
+            name = plain_name(stored)
             if name in shapes:
                 raise SaddlesError.about(
                     f"{place} holds {name} twice", "each tensor has one home", "save the model again"
                 )
             shapes[name], types[name], homes[name] = shape, kind, (file, stored)
-    lost = [name for name, file in index.items() if homes.get(_plain(name), (Path(),))[0].name != file]
+    lost = [name for name, file in index.items() if homes.get(plain_name(name), (Path(),))[0].name != file]
     if lost:
         raise SaddlesError.about(
             f"{place}: the shards lack {len(lost)} tensors that the index names ({_few(lost)})",
@@ -187,10 +181,8 @@ def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str]]:
     """Name, shape and type of each tensor of a file; no tensor is read."""
     if file.suffix == ".safetensors":
         with _safe(file) as shard:
-            parts = {name: shard.get_slice(name) for name in shard.keys()}  # noqa: SIM118 (a handle, not a dict)
-            return [
-                (name, tuple(p.get_shape()), _SAFE_TYPES.get(p.get_dtype(), p.get_dtype())) for name, p in parts.items()
-            ]
+            parts = {str(name): shard.get_slice(name) for name in shard.keys()}  # noqa: SIM118 (a handle, not a dict)
+            return [(name, tuple(part.get_shape()), _safe_type(part.get_dtype())) for name, part in parts.items()]
     if file.suffix in TORCH_ENDINGS:
         return [(name, tuple(t.shape), _type_name(t)) for name, t in _torch_tensors(file).items()]
     raise SaddlesError.about(
@@ -198,7 +190,8 @@ def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str]]:
     )
 
 
-_SAFE_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+def _safe_type(word: str) -> str:
+    return {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(word, word)
 
 
 def _read(homes: Mapping[str, tuple[Path, str]], name: str, rows: slice) -> Tensor:
@@ -233,10 +226,7 @@ def _broken(file: Path, error: Exception) -> SaddlesError:
 def _torch_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a torch file, mapped where the format allows; nothing in it is executed."""
     try:
-        try:
-            found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:  # the old format cannot be mapped
-            found = torch.load(file, map_location="cpu", weights_only=True)
+        found = _load(file)
     except pickle.UnpicklingError as error:
         raise SaddlesError.about(
             f"{file} is a pickle that asks to run code when it is opened",
@@ -260,6 +250,15 @@ def _torch_tensors(file: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def _load(file: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of pickles it refuses a moment later
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # the old format cannot be mapped
+            return torch.load(file, map_location="cpu", weights_only=True)
+
+
 def _step(place: Path) -> tuple[int | None, tuple[str, ...]]:
     """The step in a place's name or in the trainer's state, and a note where they differ."""
     named = step_of_name(place.name)
@@ -275,9 +274,8 @@ def _step(place: Path) -> tuple[int | None, tuple[str, ...]]:
 def step_of_name(name: str) -> int | None:
     """The step in a name such as checkpoint-500, step_500.pt or model-500.safetensors."""
     stem = re.sub(r"\.(safetensors|pt|pth|bin|ckpt)$", "", name)
-    found = re.search(r"(?:step|checkpoint|iter|iteration|epoch)s?[-_=]?(\d+)", stem, re.I) or re.search(
-        r"(\d+)$", stem
-    )
+    forms = (r"step[-_=]?(\d+)", r"(?:checkpoint|iter|iteration|epoch)[-_=]?(\d+)", r"(\d+)$")
+    found = next((hit for form in forms if (hit := re.search(form, stem, re.I))), None)
     return int(found.group(1)) if found else None
 
 
@@ -289,12 +287,6 @@ def _json(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SaddlesError.about(f"{file} came", "it must be a JSON object", "copy it again")
     return found
-
-
-def _plain(name: str) -> str:
-    for wrapper in WRAPPERS:
-        name = name.removeprefix(wrapper)
-    return name
 
 
 def _type_name(tensor: Tensor) -> str:

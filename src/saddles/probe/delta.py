@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from saddles.core.errors import SaddlesError
+from saddles.measures.factored import matrix_floor
 from saddles.probe.checkpoints import ALL, Weights
 
 BLOCK = 2**22
@@ -47,19 +48,22 @@ class Delta:
     now: Rows = field(repr=False)
     start: Rows = field(repr=False)
 
-    def block(self, rows: slice = ALL) -> Tensor:
-        """Some rows of ΔW in float64: exact for weights stored in 32 bits or fewer."""
-        late, early = self.now(rows), self.start(rows)
-        if torch.equal(late, early):
-            return torch.zeros(late.shape, dtype=torch.float64).reshape(len(late), -1)
-        return (late.to(torch.float64) - early.to(torch.float64)).reshape(len(late), -1)
-
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """All rows in order, some at a time."""
+    def pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """All rows in order, some at a time: the first row's number, and the rows of W and W₀ as stored."""
         height = max(1, BLOCK // self.shape[1])
         for first in range(0, self.shape[0], height):
             rows = slice(first, min(first + height, self.shape[0]))
-            yield rows, self.block(rows)
+            yield first, self.now(rows), self.start(rows)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """The same of ΔW, in float64: exact for weights stored in 32 bits or fewer."""
+        for first, late, early in self.pairs():
+            yield slice(first, first + len(late)), difference(late, early)
+
+
+def difference(late: Tensor, early: Tensor) -> Tensor:
+    """W − W₀ in float64 as a matrix."""
+    return (late.to(torch.float64) - early.to(torch.float64)).reshape(len(late), -1)
 
 
 def delta(name: str, now: Weights, start: Weights, start_name: str | None = None, rows: int | None = None) -> Delta:
@@ -71,42 +75,51 @@ def delta(name: str, now: Weights, start: Weights, start_name: str | None = None
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """The smaller Gram matrix of ΔW; `right` where it is ΔWᵀΔW, whose eigenvectors are right singular vectors."""
+    """The smaller Gram matrix of ΔW, and what one pass over both tensors tells beside it.
+
+    Attributes:
+        matrix: ΔWᵀΔW, or ΔWΔWᵀ of a wide matrix, in float64.
+        energy: ‖ΔW‖²_F, summed on its own.
+        noise_floor: the largest singular value that rounding of the stored weights alone would give.
+    """
 
     matrix: Tensor
-    right: bool
     energy: float
-    """‖ΔW‖²_F, summed on its own."""
+    noise_floor: float
 
 
 def gram(change: Delta) -> Gram:
-    """Form the smaller Gram matrix block by block; blocks in which nothing changed cost nothing."""
+    """Form the smaller Gram matrix block by block; blocks in which nothing changed cost no product."""
     rows, columns = change.shape
     if rows < columns:
         return _gram_of_rows(change)
-    matrix, energy = torch.zeros(columns, columns, dtype=torch.float64), 0.0
-    for _, block in change.blocks():
-        part = _energy(change, block)
-        if part:
+    matrix, energy, noise = torch.zeros(columns, columns, dtype=torch.float64), 0.0, 0.0
+    for _, late, early in change.pairs():
+        noise += (_floor(late, early) / (len(late) ** 0.5 + columns**0.5)) ** 2 * len(late) / rows
+        if not torch.equal(late, early):
+            block = difference(late, early)
+            energy += _energy(change, block)
             matrix.addmm_(block.T, block)
-            energy += part
-    return Gram(matrix, True, energy)
+    return Gram(matrix, energy, noise**0.5 * (rows**0.5 + columns**0.5))
 
 
 def _gram_of_rows(change: Delta) -> Gram:
     """ΔWΔWᵀ of a wide matrix: both tensors are read once, their difference is taken some columns at a time."""
     rows, columns = change.shape
-    late, early = change.now(ALL).flatten(1), change.start(ALL).flatten(1)
+    late, early = change.now(ALL).reshape(rows, -1), change.start(ALL).reshape(rows, -1)
     matrix, energy = torch.zeros(rows, rows, dtype=torch.float64), 0.0
     width = max(1, BLOCK // rows)
     for first in range(0, columns, width):
         one, other = late[:, first : first + width], early[:, first : first + width]
-        if torch.equal(one, other):
-            continue
-        block = one.to(torch.float64) - other.to(torch.float64)
-        energy += _energy(change, block)
-        matrix.addmm_(block, block.T)
-    return Gram(matrix, False, energy)
+        if not torch.equal(one, other):
+            block = difference(one, other)
+            energy += _energy(change, block)
+            matrix.addmm_(block, block.T)
+    return Gram(matrix, energy, _floor(late, early))
+
+
+def _floor(late: Tensor, early: Tensor) -> float:
+    return float(matrix_floor(late.reshape(len(late), -1), early.reshape(len(early), -1)))
 
 
 def _energy(change: Delta, block: Tensor) -> float:
@@ -118,13 +131,32 @@ def _energy(change: Delta, block: Tensor) -> float:
     return part
 
 
-def singular_values(change: Delta) -> np.ndarray:
-    """All min(m, n) singular values of ΔW, falling; exact zeros where nothing changed."""
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """All min(m, n) singular values of ΔW, falling, and the noise floor of the stored weights."""
+
+    values: np.ndarray
+    noise_floor: float
+
+
+def spectrum_of(change: Delta) -> Spectrum:
+    """The spectrum of ΔW; exact zeros, at no cost, where nothing changed."""
     found = gram(change)
     if not found.energy:
-        return np.zeros(min(change.shape))
+        return Spectrum(np.zeros(min(change.shape)), found.noise_floor)
     squares = torch.linalg.eigvalsh(found.matrix).numpy()[::-1]
-    return np.sqrt(np.maximum(squares, 0.0))
+    return Spectrum(np.sqrt(np.maximum(squares, 0.0)), found.noise_floor)
+
+
+def singular_values(change: Delta) -> np.ndarray:
+    """The singular values of ΔW alone."""
+    return spectrum_of(change).values
+
+
+def effort(shape: tuple[int, int]) -> float:
+    """Billions of operations that a spectrum takes, about; for progress bars."""
+    small, large = sorted(shape)
+    return (2.0 * small**2 * large + 8.0 * small**3) / 1e9
 
 
 def resolution(values: np.ndarray) -> float:

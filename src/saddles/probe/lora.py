@@ -15,7 +15,7 @@ import numpy as np
 from saddles.core.errors import SaddlesError
 from saddles.core.progress import bar
 from saddles.probe.checkpoints import Source, Weights, open_weights
-from saddles.probe.delta import Delta, delta, resolution, singular_values
+from saddles.probe.delta import Delta, delta, effort, resolution, singular_values
 from saddles.probe.lora_budget import allocate
 from saddles.probe.lora_match import Match, Names, Target, match
 
@@ -168,10 +168,8 @@ class LoraPlan:
 
     def to_json(self) -> str:
         """The plan as JSON, with its totals and the LoraConfig settings; `LoraPlan.from_json` reads it back."""
-        facts = {"schema": 1} | asdict(self)
-        facts["modules"] = [
-            row | {"energy": part.energy} for row, part in zip(facts["modules"], self.modules, strict=True)
-        ]
+        facts: dict[str, Any] = {"schema": 1, **asdict(self)}
+        facts["modules"] = [asdict(row) | {"energy": row.energy} for row in self.modules]
         facts["total"] = {
             "energy": self.energy, "error": self.error, "norm": self.norm, "parameters": self.parameters,
             "share_left_out": self.share_left_out,
@@ -236,19 +234,13 @@ def _check(energy: float | None, budget: int | None) -> None:
 
 
 def _spectra(pairs: Match, early: Weights, late: Weights) -> list[np.ndarray]:
-    work = [_effort(target.shape) for target in pairs.targets]
+    work = [effort(target.shape) for target in pairs.targets]
     found = []
     with bar("singular values of ΔW, by module", sum(work)) as progress:
         for target, amount in zip(pairs.targets, work, strict=True):
             found.append(singular_values(change_of(target, early, late)))
             progress.advance(amount)
     return found
-
-
-def _effort(shape: tuple[int, int]) -> float:
-    """Billions of operations that a spectrum takes, about."""
-    small, large = sorted(shape)
-    return (2.0 * small**2 * large + 8.0 * small**3) / 1e9
 
 
 def change_of(target: Target, early: Weights, late: Weights) -> Delta:

@@ -56,7 +56,7 @@ def measure(
 
 def measure_heads(layout: Layout, now: Read, start: Read) -> Row:
     """Arrays (layer, head, product, …) of the heads' changes."""
-    _need_heads(layout)
+    need_heads(layout)
 
     def one(heads: Sequence[Head], kinds: tuple[str, str]) -> Row:
         left, right = (_stack(heads, kind, now) for kind in kinds)
@@ -91,7 +91,7 @@ def measure_modules(layout: Layout, now: Read, start: Read) -> Row:
         rows.append({"singular_value": values, "noise_floor": np.asarray(floor)})
     if not rows:
         return {}
-    return _complete({name: _pad([row[name] for row in rows]) for name in rows[0]})
+    return _complete({name: pad([row[name] for row in rows]) for name in rows[0]})
 
 
 def _complete(row: Row) -> Row:
@@ -104,8 +104,8 @@ def _by_layer(layout: Layout, work: Callable[[Sequence[Head], tuple[str, str]], 
     for heads in layout.layers().values():
         products = [work(heads, kinds) for kinds in PRODUCTS.values()]
         names = products[0]
-        layers.append({name: np.moveaxis(_pad([part[name] for part in products]), 0, 1) for name in names})
-    return {name: _pad([layer[name] for layer in layers]) for name in layers[0]}
+        layers.append({name: np.moveaxis(pad([part[name] for part in products]), 0, 1) for name in names})
+    return {name: pad([layer[name] for layer in layers]) for name in layers[0]}
 
 
 def _stack(heads: Sequence[Head], kind: str, read: Read) -> Any:
@@ -136,7 +136,7 @@ def _array(values: Any) -> np.ndarray:
     return values.astype(float)
 
 
-def _pad(parts: Sequence[np.ndarray]) -> np.ndarray:
+def pad(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Stack arrays along a new first axis, NaN where one is shorter."""
     shape = np.max([part.shape for part in parts], axis=0).astype(int)
     stacked = np.full((len(parts), *shape), np.nan)
@@ -155,7 +155,8 @@ def check_pair(name: str, one: Any, other: Any) -> None:
         )
 
 
-def _need_heads(layout: Layout) -> None:
+def need_heads(layout: Layout) -> None:
+    """Refuse a model without heads, and say what was found instead."""
     if layout.heads:
         return
     reasons = "; ".join(f"{name}: {reason}" for name, reason in layout.skipped if "attention" in reason)[:300]
@@ -175,7 +176,7 @@ def label(
     status: str = FINISHED,
 ) -> xr.DataTree:
     """Name the axes of measured rows, in order of their steps: groups `heads` and `modules` along `time`."""
-    columns = {name: _pad([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    columns = {name: pad([row[name] for row in rows]) for name in (rows[0] if rows else ())}
     groups = {
         group: {name.partition("/")[2]: array for name, array in columns.items() if name.startswith(f"{group}/")}
         for group in ("heads", "modules")
