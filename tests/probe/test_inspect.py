@@ -15,9 +15,8 @@ from saddles.probe import inspection
 from saddles.probe.checkpoints import open_weights
 from saddles.probe.inspection import inspect
 
-NAMES = {
-    "singular_value", "stable_rank", "effective_rank", "energy_rank_90", "energy_rank_99", "frobenius_norm", "noise_floor",
-}  # fmt: skip
+RANKS = {"stable_rank", "effective_rank", "energy_rank_90", "energy_rank_99"}
+NAMES = {"singular_value", "frobenius_norm", "noise_floor"} | RANKS
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +146,7 @@ def test_only_some_matrices(home):
 
 
 def test_a_model_without_attention_and_numbers_that_are_not_finite(home, tmp_path):
-    place, models = home
+    _, models = home
     plain = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
     torch.save(plain.state_dict(), tmp_path / "step-0.pt")
     torch.save(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)).state_dict(), tmp_path / "step-1.pt")
