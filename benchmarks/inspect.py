@@ -64,7 +64,11 @@ def write_model(folder: Path, layers: int, moved: float, seed: int = 0) -> None:
     draw = np.random.default_rng(seed)
     groups = [range(first, min(first + PER_SHARD, layers)) for first in range(0, layers, PER_SHARD)]
     weight_map, count = {}, len(groups) + 1
-    ends = {"model.embed_tokens.weight": (VOCABULARY, WIDTH), "lm_head.weight": (VOCABULARY, WIDTH), "model.norm.weight": (WIDTH,)}
+    ends = {
+        "model.embed_tokens.weight": (VOCABULARY, WIDTH),
+        "lm_head.weight": (VOCABULARY, WIDTH),
+        "model.norm.weight": (WIDTH,),
+    }
     regions = {}
     for name, shape in {**shapes_of(range(0, layers, 4)), **ends}.items():
         if len(shape) == 2:
@@ -78,7 +82,8 @@ def write_model(folder: Path, layers: int, moved: float, seed: int = 0) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH, "intermediate_size": INNER,
-        "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "num_hidden_layers": layers, "vocab_size": VOCABULARY,
+        "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "num_hidden_layers": layers,
+        "vocab_size": VOCABULARY,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -92,24 +97,29 @@ from saddles.core.trajectory import save
 torch.linalg.eigvalsh(torch.eye(64, dtype=torch.float64)); before = peak()
 began, spent = time.perf_counter(), time.process_time()
 tree = inspect(sys.argv[1], modules=sys.argv[2] == "all")
-print(json.dumps({"before": before, "peak": peak(), "wall": time.perf_counter() - began, "cpu": time.process_time() - spent,
-  "heads": tree["heads"].sizes["layer"] * tree["heads"].sizes["head"], "modules": tree["modules"].sizes.get("module", 0),
-  "steps": tree["heads"].sizes["time"]}))
+heads, modules = tree["heads"].sizes, tree["modules"].sizes
+print(json.dumps({
+  "before": before, "peak": peak(), "wall": time.perf_counter() - began, "cpu": time.process_time() - spent,
+  "heads": heads["layer"] * heads["head"], "modules": modules.get("module", 0), "steps": heads["time"]}))
 """
 
 
 def measure(folder: Path, what: str) -> None:
     """Inspect in a process of its own, and print its peak against the promise."""
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder), what], capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}
+        [sys.executable, "-c", CHILD, str(folder), what],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )
     if done.returncode:
         raise SystemExit(done.stderr)
     facts = json.loads(done.stdout.splitlines()[-1])
     promise = 4 * 2 * VOCABULARY * WIDTH / 2**20
+    added = facts["peak"] - facts["before"]
     print(
-        f"{what}: {facts['steps']} checkpoints, {facts['heads']} heads, {facts['modules']} matrices: peak {facts['peak']:.0f} MiB, "
-        f"of which {facts['before']:.0f} before the work; {facts['peak'] - facts['before']:.0f} added, two copies of the "
+        f"{what}: {facts['steps']} checkpoints, {facts['heads']} heads, {facts['modules']} matrices: "
+        f"peak {facts['peak']:.0f} MiB, {facts['before']:.0f} before the work, {added:.0f} added; two copies of the "
         f"largest pair are {promise:.0f}; {facts['wall']:.0f} s, {facts['cpu']:.0f} processor seconds",
         flush=True,
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def _products(model, layer: int, head: int) -> dict[str, np.ndarray]:
 
 def test_numbers_agree_with_a_dense_loop(home):
     place, models = home
-    tree = inspect(place)
+    tree: Any = inspect(place)
     heads, modules = tree["heads"], tree["modules"]
     assert set(heads.data_vars) >= NAMES
     assert heads["singular_value"].dims == ("time", "layer", "head", "product", "index")
@@ -69,8 +70,8 @@ def test_numbers_agree_with_a_dense_loop(home):
 
 def test_one_pair_equals_the_spectra_of_two_live_models(home):
     place, models = home
-    one = inspect(place / "checkpoint-20", reference=place / "checkpoint-0")
-    live = saddles.probe.spectra(models[20], models[0])
+    one: Any = inspect(place / "checkpoint-20", reference=place / "checkpoint-0")
+    live: Any = saddles.probe.spectra(models[20], models[0])
     for group in ("heads", "modules"):
         for name in NAMES:
             xr.testing.assert_allclose(
@@ -78,7 +79,7 @@ def test_one_pair_equals_the_spectra_of_two_live_models(home):
                 rtol=1e-4, atol=1e-7,
             )  # fmt: skip
     torch.save(models[20].state_dict(), place / "end.pt")
-    by_file = inspect(place / "end.pt", reference=models[0])
+    by_file: Any = inspect(place / "end.pt", reference=models[0])
     xr.testing.assert_allclose(by_file["modules"]["stable_rank"].drop_vars(["step", "time"]),
                                one["modules"]["stable_rank"].drop_vars(["step", "time"]))  # fmt: skip
     (place / "end.pt").unlink()
@@ -86,9 +87,10 @@ def test_one_pair_equals_the_spectra_of_two_live_models(home):
 
 def test_small_groups_of_heads_change_nothing(home, monkeypatch):
     place, _ = home
-    whole = inspect(place, modules=False)
+    whole: Any = inspect(place, modules=False)
     monkeypatch.setattr(inspection, "ROOM", 1)
-    xr.testing.assert_allclose(inspect(place, modules=False)["heads"].to_dataset(), whole["heads"].to_dataset())
+    again: Any = inspect(place, modules=False)
+    xr.testing.assert_allclose(again["heads"].to_dataset(), whole["heads"].to_dataset())
     assert not whole["modules"].data_vars
 
 
@@ -114,12 +116,13 @@ def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monk
     monkeypatch.setattr(
         inspection, "_module", lambda *all_: made.append((all_[1].step, all_[0].parameter)) or honest(*all_)
     )
-    tree = inspect(place, out=tmp_path / "out")
+    tree: Any = inspect(place, out=tmp_path / "out")
     assert not set(made) & set(done)
-    xr.testing.assert_allclose(tree["modules"].to_dataset(), inspect(place)["modules"].to_dataset())
+    fresh: Any = inspect(place)
+    xr.testing.assert_allclose(tree["modules"].to_dataset(), fresh["modules"].to_dataset())
     assert not (tmp_path / "out" / "parts").exists()
     monkeypatch.setattr(inspection.Work, "carry_out", lambda self: pytest.fail("a finished run is not repeated"))
-    again = inspect(place, out=tmp_path / "out")
+    again: Any = inspect(place, out=tmp_path / "out")
     xr.testing.assert_identical(again["heads"].to_dataset(), saddles.load(tmp_path / "out")["heads"].to_dataset())
 
 
@@ -137,7 +140,7 @@ def test_nothing_is_overwritten(home, tmp_path):
 
 def test_only_some_matrices(home):
     place, _ = home
-    tree = inspect(place, only=r"mlp\.c_fc")
+    tree: Any = inspect(place, only=r"mlp\.c_fc")
     assert tree["modules"]["module"].values.tolist() == [f"transformer.h.{i}.mlp.c_fc.weight" for i in (0, 1)]
     with pytest.raises(SaddlesError, match="matches none"):
         inspect(place, only="nothing")

@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,16 +221,16 @@ def test_plan_as_json_and_as_lora_config(tmp_path):
     assert isinstance(config, LoraConfig)
     assert config.lora_dropout == 0.1
     model = get_peft_model(copy.deepcopy(base), config)
-    inner = model.base_model.model
+    inner: Any = model.base_model.model
     for row in plan.carried:
-        layer = inner.get_submodule(row.module)
+        layer: Any = inner.get_submodule(row.module)
         assert layer.r["default"] == row.rank
         assert layer.scaling["default"] == 1.0
         assert layer.fan_in_fan_out
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert trainable == plan.parameters
     made = lora_extract(base, tuned, plan, tmp_path / "adapter")
-    written = LoraConfig.from_pretrained(made.folder)
+    written: Any = LoraConfig.from_pretrained(str(made.folder))
     for key in ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias", "task_type"):
         assert getattr(written, key) == getattr(plan.to_lora_config(), key), key
     assert set(written.target_modules or ()) == set(plan.to_lora_config().target_modules or ())

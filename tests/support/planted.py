@@ -2,6 +2,7 @@
 
 import copy
 import os
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -13,17 +14,16 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedModel,
 )
 
 EMBEDDINGS = ("wte", "wpe", "embed")
 
 
-def tiny(family: str, seed: int = 0) -> PreTrainedModel:
+def tiny(family: str, seed: int = 0) -> Any:
     """A two-layer model with random weights, in eval mode."""
     torch.manual_seed(seed)
     if family == "gpt2":
-        sizes = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 50, "n_positions": 16}
+        sizes: dict[str, Any] = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 50, "n_positions": 16}
         model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
     elif family == "llama":
         model = LlamaForCausalLM(
@@ -42,7 +42,7 @@ def tiny(family: str, seed: int = 0) -> PreTrainedModel:
     return model.eval()
 
 
-def planted(model: PreTrainedModel, rank: int, size: float = 0.1, bias: float = 0.01, seed: int = 1) -> PreTrainedModel:
+def planted(model: Any, rank: int, size: float = 0.1, bias: float = 0.01, seed: int = 1) -> Any:
     """A copy whose linear modules moved by `rank` equal singular values, and whose biases moved too."""
     draw = torch.Generator().manual_seed(seed)
     tuned = copy.deepcopy(model)
@@ -50,7 +50,7 @@ def planted(model: PreTrainedModel, rank: int, size: float = 0.1, bias: float = 
     linear = {n for n, m in tuned.named_modules() if type(m).__name__ in ("Linear", "Conv1D")}
     with torch.no_grad():
         for name in sorted(linear):
-            module = tuned.get_submodule(name)
+            module: Any = tuned.get_submodule(name)
             if f"{name}.weight" in tied:
                 continue
             rows, columns = module.weight.shape
@@ -62,7 +62,7 @@ def planted(model: PreTrainedModel, rank: int, size: float = 0.1, bias: float = 
     return tuned
 
 
-def trained(model: PreTrainedModel, seed: int = 1, size: float = 0.02) -> PreTrainedModel:
+def trained(model: Any, seed: int = 1, size: float = 0.02) -> Any:
     """A copy in which every parameter moved, with falling singular values in matrices."""
     draw = torch.Generator().manual_seed(seed)
     tuned = copy.deepcopy(model)

@@ -53,9 +53,17 @@ def spectrum(matrix: Any) -> Any:
     xp = _namespace(matrix)
     tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.swapaxes(-1, -2)
     if matrix.dtype == xp.float64:
-        return xp.linalg.svdvals(_triangle(tall) if tall.shape[-2] > tall.shape[-1] else tall)
-    squares = xp.linalg.eigvalsh(_gram(tall))
-    return xp.flip(xp.sqrt(xp.clip(squares, 0, None)), (-1,))
+        core = _triangle(tall) if tall.shape[-2] > tall.shape[-1] else tall
+        return _finite_only(core, xp.linalg.svdvals)
+    return _finite_only(_gram(tall), lambda gram: xp.flip(xp.sqrt(xp.clip(xp.linalg.eigvalsh(gram), 0, None)), (-1,)))
+
+
+def _finite_only(matrix: Any, solve: Any) -> Any:
+    """Solve what is finite; NaN for a matrix that is not, as in a run that diverged."""
+    xp = _namespace(matrix)
+    good = xp.isfinite(matrix).all(-1).all(-1)
+    found = solve(xp.where(good[..., None, None], matrix, xp.zeros_like(matrix)))
+    return xp.where(good[..., None], found, xp.full_like(found, float("nan")))
 
 
 def frobenius(matrix: Any) -> Any:

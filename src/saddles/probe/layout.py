@@ -4,6 +4,8 @@ A layout is made from parameter names, their shapes and a configuration, so it s
 model and a checkpoint whose tensors have not been read alike.
 """
 
+import dataclasses
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -125,6 +127,18 @@ class Layout:
         """Every tensor that a measurement reads."""
         return tuple(dict.fromkeys([*self.head_parameters(), *(module.parameter for module in self.modules)]))
 
+    def to_json(self) -> str:
+        """The layout as text."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Layout":
+        """The layout that `to_json` wrote."""
+        data = json.loads(text, object_hook=_with_tuples)
+        heads = (row | {"factors": {kind: Factor(**f) for kind, f in row["factors"].items()}} for row in data["heads"])
+        modules = tuple(Module(**row) for row in data["modules"])
+        return cls(tuple(Head(**row) for row in heads), modules, tuple(tuple(row) for row in data["skipped"]))
+
     def __str__(self) -> str:
         """A table of heads by block, and of what was skipped."""
         lines = []
@@ -137,6 +151,10 @@ class Layout:
             reasons.setdefault(reason, []).append(name)
         lines += [f"skipped {len(names)}: {reason} ({names[0]}, …)" for reason, names in reasons.items()]
         return "\n".join([f"{len(self.heads)} heads, {len(self.modules)} matrices", *lines])
+
+
+def _with_tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if key in ("rows", "columns", "shape") and value else value for key, value in row.items()}
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:

@@ -7,7 +7,7 @@ Blocks may differ in their number of heads, and matrices in size: shorter ones a
 NaN along `head` and `index`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ from saddles.probe.layout import PRODUCTS, Factor, Head, Layout, Module
 
 Read = Callable[[str], Any]
 """Parameter name -> tensor."""
+
+Each = Callable[..., Iterable[Any]]
+"""`map`, or the method of that name of a pool."""
 
 Row = dict[str, np.ndarray]
 """Arrays of one measurement, without names for their axes."""
@@ -54,8 +57,12 @@ def measure(
     return label(layout, [step], [row], first)
 
 
-def measure_heads(layout: Layout, now: Read, start: Read) -> Row:
-    """Arrays (layer, head, product, …) of the heads' changes."""
+def measure_heads(layout: Layout, now: Read, start: Read, each: Each = map) -> Row:
+    """Arrays (layer, head, product, …) of the heads' changes.
+
+    Args:
+        each: how the layers' products are gone through; the `map` of a thread pool does several at once.
+    """
     need_heads(layout)
 
     def one(heads: Sequence[Head], kinds: tuple[str, str]) -> Row:
@@ -67,16 +74,16 @@ def measure_heads(layout: Layout, now: Read, start: Read) -> Row:
             "noise_floor": _array(floor),
         }
 
-    return _complete(_by_layer(layout, one))
+    return _complete(_by_layer(layout, one, each))
 
 
-def measure_initial(layout: Layout, start: Read) -> Row:
+def measure_initial(layout: Layout, start: Read, each: Each = map) -> Row:
     """Arrays (layer, head, product, …) of the products W_K W_Qᵀ and W_V W_Oᵀ at the start."""
 
     def one(heads: Sequence[Head], kinds: tuple[str, str]) -> Row:
         return {"singular_value": _array(product_spectrum(*(_stack(heads, kind, start) for kind in kinds)))}
 
-    values = _by_layer(layout, one)["singular_value"]
+    values = _by_layer(layout, one, each)["singular_value"]
     return {"singular_value": values, "stable_rank": rank_measures(values)["stable_rank"]}
 
 
@@ -91,21 +98,21 @@ def measure_modules(layout: Layout, now: Read, start: Read) -> Row:
         rows.append({"singular_value": values, "noise_floor": np.asarray(floor)})
     if not rows:
         return {}
-    return _complete({name: pad([row[name] for row in rows]) for name in rows[0]})
+    return _complete({name: _pad([row[name] for row in rows]) for name in rows[0]})
 
 
 def _complete(row: Row) -> Row:
     return row | rank_measures(row["singular_value"])
 
 
-def _by_layer(layout: Layout, work: Callable[[Sequence[Head], tuple[str, str]], Row]) -> Row:
-    """Do one layer's product after the other; layers, products and heads become axes."""
-    layers = []
-    for heads in layout.layers().values():
-        products = [work(heads, kinds) for kinds in PRODUCTS.values()]
-        names = products[0]
-        layers.append({name: np.moveaxis(pad([part[name] for part in products]), 0, 1) for name in names})
-    return {name: pad([layer[name] for layer in layers]) for name in layers[0]}
+def _by_layer(layout: Layout, work: Callable[[Sequence[Head], tuple[str, str]], Row], each: Each) -> Row:
+    """Go through layers and products; they and the heads become axes."""
+    jobs = [(heads, kinds) for heads in layout.layers().values() for kinds in PRODUCTS.values()]
+    done = list(each(lambda job: work(*job), jobs))
+    pairs = [done[at : at + len(PRODUCTS)] for at in range(0, len(done), len(PRODUCTS))]
+    names = done[0]
+    layers = [{name: np.moveaxis(_pad([part[name] for part in pair]), 0, 1) for name in names} for pair in pairs]
+    return {name: _pad([layer[name] for layer in layers]) for name in names}
 
 
 def _stack(heads: Sequence[Head], kind: str, read: Read) -> Any:
@@ -136,7 +143,7 @@ def _array(values: Any) -> np.ndarray:
     return values.astype(float)
 
 
-def pad(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _pad(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Stack arrays along a new first axis, NaN where one is shorter."""
     shape = np.max([part.shape for part in parts], axis=0).astype(int)
     stacked = np.full((len(parts), *shape), np.nan)
@@ -156,7 +163,7 @@ def check_pair(name: str, one: Any, other: Any) -> None:
 
 
 def need_heads(layout: Layout) -> None:
-    """Refuse a model without heads, and say what was found instead."""
+    """Refuse a model in which no head was found."""
     if layout.heads:
         return
     reasons = "; ".join(f"{name}: {reason}" for name, reason in layout.skipped if "attention" in reason)[:300]
@@ -176,7 +183,7 @@ def label(
     status: str = FINISHED,
 ) -> xr.DataTree:
     """Name the axes of measured rows, in order of their steps: groups `heads` and `modules` along `time`."""
-    columns = {name: pad([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    columns = {name: _pad([row[name] for row in rows]) for name in (rows[0] if rows else ())}
     groups = {
         group: {name.partition("/")[2]: array for name, array in columns.items() if name.startswith(f"{group}/")}
         for group in ("heads", "modules")

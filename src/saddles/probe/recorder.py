@@ -1,0 +1,303 @@
+"""Record the ranks of a model while it trains.
+
+    with saddles.probe.watch(model, every=50) as run:
+        for batch in batches:
+            ...
+            optimizer.step()
+            run.step()
+    run.result
+
+Every `every` steps the watched weights are copied, and threads of their own measure the copies, in
+order. The loop waits only when `pending` copies are still being measured.
+"""
+
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+from saddles.core.trajectory import FINISHED
+from saddles.probe.gathering import is_sharded
+from saddles.probe.journal import Journal
+from saddles.probe.layout import PRODUCTS, Layout
+from saddles.probe.live import heads, parameters, plain_name
+from saddles.probe.measuring import Row, label, measure_heads, measure_initial, measure_modules, need_heads
+from saddles.probe.snapshot import Buffers, buffers_for, send, side_stream
+from saddles.probe.threads import calm_pool
+
+Headline = dict[str, float]
+
+
+def watch(
+    model: Any,
+    every: int = 50,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    step: int = 0,
+    reference: Any = None,
+    modules: bool = False,
+    pending: int = 2,
+) -> "Recorder":
+    """Record the ranks of a model's heads while it trains; use it in a `with` block and call `run.step()`.
+
+    Args:
+        model: a torch.nn.Module, also sharded with FSDP2 (every process must watch and step).
+        every: steps from one measurement to the next; the last step is measured too.
+        out: a folder that gets every measurement as it is made, and the whole as Zarr at the end. A
+            recording that is there already is gone on with: its reference is used, and rows after
+            `step` are put aside.
+        step: how many steps the model has been trained already, as when resuming.
+        reference: the model at the start, or its state dict; without it, the model as it is now.
+        modules: measure the plain matrices too; this costs more and holds a copy of the whole model.
+        pending: how many copies of the watched weights may wait for their turn.
+    """
+    if every < 1 or pending < 1 or step < 0:
+        raise SaddlesError.about(
+            f"every={every}, pending={pending}, step={step} came", "the first two are at least 1", "try every=50"
+        )
+    return Recorder(model, every, Journal(out) if out is not None else None, step, reference, modules, pending)
+
+
+class Recorder:
+    """A recording in progress: see `watch`."""
+
+    def __init__(
+        self, model: Any, every: int, journal: Journal | None, step: int, reference: Any, modules: bool, pending: int
+    ) -> None:
+        self.layout: Layout = heads(model)
+        need_heads(self.layout)
+        self.every, self.at = every, step
+        self.waited = 0.0
+        self._modules, self._pending = modules, pending
+        names = self.layout.parameters() if modules else self.layout.head_parameters()
+        live = parameters(model)
+        self._watched = {name: live[name] for name in names}
+        self._journal = journal
+        self._given = reference
+        self._rows: dict[int, Row] = {}
+        self._news: queue.SimpleQueue[tuple[int, Headline]] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[Buffers] = queue.SimpleQueue()
+        self._jobs: list[Future[None]] = []
+        self._lock = threading.Lock()
+        self._result: xr.DataTree | None = None
+        self._finished = False
+        self._taking_part = _is_first_process()
+
+    def __enter__(self) -> "Recorder":
+        """Keep the reference, or take up an earlier recording, and start the threads."""
+        self._stream = side_stream(self._watched)
+        first = buffers_for(self._watched) if self._taking_part else None
+        if self._taking_part or self._sharded():
+            send(self._watched, first, self._stream)
+        if first is None:
+            return self
+        first.wait()
+        self._stack = ExitStack()
+        self._pool = self._stack.enter_context(calm_pool(_workers()))
+        self._turns = self._stack.enter_context(calm_pool(1))
+        try:
+            self._open(first)
+        except BaseException:
+            self._stack.close()
+            raise
+        for _ in range(self._pending):
+            self._free.put(buffers_for(self._watched))
+        if self.at and self.at % self.every == 0 and self.at not in self._rows:
+            self._submit(self.at)
+        return self
+
+    def _open(self, now: Buffers) -> None:
+        """Settle the reference and the rows so far."""
+        journal = self._journal
+        old = journal is not None and journal.exists()
+        if old and journal is not None and self.at == 0 and journal.steps():
+            raise SaddlesError.about(
+                f"{journal.folder} holds a recording up to step {journal.steps()[-1]} and training starts at step 0",
+                "recordings are never overwritten",
+                "pass step= to go on with it, or another out=",
+            )
+        if old and journal is not None and self.at > 0:
+            self._take_up(journal)
+            return
+        self._reference = _given(self._given, now.tensors) if self._given is not None else now.tensors
+        self._initial = measure_initial(self.layout, self._reference.__getitem__, self._pool.map)
+        if journal is not None:
+            journal.begin(self.layout, self._reference, self._initial)
+
+    def _take_up(self, journal: Journal) -> None:
+        stored, reference = journal.layout(), journal.reference()
+        if stored.heads != self.layout.heads or set(reference) != set(self._watched):
+            raise SaddlesError.about(
+                f"{journal.folder} holds a recording of another model or of other matrices",
+                "a recording goes on with the model it began with",
+                "choose another out=",
+            )
+        journal.go_back_to(self.at)
+        self._reference, self._initial, self._rows = reference, journal.initial(), journal.rows()
+
+    def step(self, step: int | None = None) -> None:
+        """Say that the optimiser has made a step.
+
+        Args:
+            step: its number, where the caller counts; a number that came before is ignored.
+        """
+        step = self.at + 1 if step is None else step
+        if step <= self.at:
+            return
+        self.at = step
+        if step % self.every == 0:
+            self._submit(step)
+        elif self._jobs and self._jobs[0].done():
+            self._settle()
+
+    def _submit(self, step: int) -> None:
+        """Copy the weights and hand them to the threads."""
+        if not self._taking_part:
+            if self._sharded():
+                send(self._watched, None)
+            return
+        self._settle()
+        buffers = self._next_buffers()
+        send(self._watched, buffers, self._stream)
+        self._jobs.append(self._turns.submit(self._measure, step, buffers))
+
+    def _next_buffers(self) -> Buffers:
+        try:
+            return self._free.get_nowait()
+        except queue.Empty:
+            began = time.perf_counter()
+            while True:
+                self._settle()
+                try:
+                    buffers = self._free.get(timeout=1.0)
+                    break
+                except queue.Empty:
+                    continue
+            if self.waited == 0.0:
+                warnings.warn(
+                    f"training waits for measurements: one takes longer than {self.every} steps; raise every",
+                    stacklevel=4,
+                )
+            self.waited += time.perf_counter() - began
+            return buffers
+
+    def _measure(self, step: int, buffers: Buffers) -> None:
+        """In the background: one row, to memory and to disk."""
+        try:
+            buffers.wait()
+            now, start = buffers.tensors.__getitem__, self._reference.__getitem__
+            found = measure_heads(self.layout, now, start, self._pool.map)
+            row = {f"heads/{name}": array for name, array in found.items()}
+            if self._modules:
+                row |= {f"modules/{name}": array for name, array in measure_modules(self.layout, now, start).items()}
+            if self._journal is not None:
+                self._journal.add(step, row)
+            with self._lock:
+                self._rows[step] = row
+            self._news.put((step, headline(found)))
+        finally:
+            self._free.put(buffers)
+
+    def _settle(self) -> None:
+        """Forget jobs that are done; an error of the background is raised here."""
+        while self._jobs and self._jobs[0].done():
+            self._jobs.pop(0).result()
+
+    def flush(self) -> None:
+        """Wait until every copy taken so far is measured and stored; call it before saving a checkpoint."""
+        while self._jobs:
+            self._jobs.pop(0).result()
+
+    def news(self) -> list[tuple[int, Headline]]:
+        """Headline ranks of measurements that finished since the last call: (step, name -> number)."""
+        found = []
+        while not self._news.empty():
+            found.append(self._news.get())
+        return found
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the recording."""
+        self.finish(kind)
+
+    def finish(self, kind: type[BaseException] | None = None) -> None:
+        """Measure the last step, wait for the background, build the result and store it; once.
+
+        Args:
+            kind: what training ended with, None where it ended well.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        if kind is None and self.at and self.at not in self._rows and self.at % self.every:
+            self._submit(self.at)
+        if not self._taking_part:
+            return
+        try:
+            self.flush()
+        finally:
+            self._stack.close()
+            self._result = self._tree(FINISHED if kind is None else f"stopped: {kind.__name__}")
+            if self._journal is not None:
+                self._journal.finish(self._result)
+
+    def _tree(self, status: str) -> xr.DataTree:
+        with self._lock:
+            rows = dict(sorted(self._rows.items()))
+        tree = label(self.layout, list(rows), list(rows.values()), self._initial, status)
+        tree.attrs |= {"every": self.every, "waited_s": self.waited}
+        return tree
+
+    @property
+    def result(self) -> xr.DataTree:
+        """The finished recording, once the `with` block has ended; only the first of several processes has it."""
+        if self._result is None:
+            raise SaddlesError.about(
+                "the recording has no result here",
+                "it is made when the `with` block ends, in the first process",
+                "use saddles.probe.recorded(out) while it runs",
+            )
+        return self._result
+
+    def _sharded(self) -> bool:
+        return any(is_sharded(tensor) for tensor in self._watched.values())
+
+
+def headline(row: Mapping[str, np.ndarray]) -> Headline:
+    """Stable and effective ranks of both products, averaged over all heads."""
+    return {
+        f"saddles/{product}/{name}": float(np.nanmean(row[name][..., at]))
+        for at, product in enumerate(PRODUCTS)
+        for name in ("stable_rank", "effective_rank")
+    }
+
+
+def _given(reference: Any, like: Mapping[str, Any]) -> dict[str, Any]:
+    """The watched part of a reference, copied to the CPU."""
+    tensors = reference if isinstance(reference, Mapping) else parameters(reference)
+    tensors = {plain_name(name): tensor for name, tensor in tensors.items()}
+    wrong = [name for name, own in like.items() if name not in tensors or tensors[name].shape != own.shape]
+    if wrong:
+        raise SaddlesError.about(
+            f"the reference has no {wrong[0]} of the model's shape", "it must be the same model", "check the checkpoint"
+        )
+    return {name: tensors[name].detach().to("cpu", copy=True) for name in like}
+
+
+def _workers() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, cores // 2))
+
+
+def _is_first_process() -> bool:
+    import torch.distributed as dist
+
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
