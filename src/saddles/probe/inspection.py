@@ -20,19 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
 
 from saddles.core.errors import SaddlesError
 from saddles.core.progress import bar
 from saddles.core.provenance import machine, versions
 from saddles.core.trajectory import FINISHED, load, save
-from saddles.measures.factored import rank_measures
+from saddles.measures.factored import change_floor, rank_measures
 from saddles.probe.checkpoints import Source, Weights
 from saddles.probe.delta import delta, effort, spectrum_of
-from saddles.probe.layout import Head, Layout, Module
+from saddles.probe.layout import PRODUCTS, Head, Layout, Module
 from saddles.probe.measuring import Row, label, measure_heads, measure_initial, need_heads
 from saddles.probe.measuring import _pad as pad
-from saddles.probe.series import Series, open_series
+from saddles.probe.series import Series, find_places, open_series
 
 ROOM = 2**28
 """Bytes that the factors of the heads that are worked on together may take."""
@@ -83,6 +84,15 @@ def inspect(
     assert tree is not None
     store.end(tree, FINISHED)
     return tree
+
+
+def planned_folder(
+    paths: Sequence[Source], reference: Source | None = None, modules: bool = True, only: str | None = None
+) -> Path:
+    """Where an inspection goes if nothing is said: runs/inspect/HASH, the same for the same checkpoints and words."""
+    places = [str(Path(str(place)).resolve()) for place in find_places(paths)[0]]
+    words = [*places, str(reference), str(modules), str(only)]
+    return Path("runs") / "inspect" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:10]
 
 
 def _chosen(layout: Layout, only: str | None) -> tuple[Module, ...]:
@@ -182,7 +192,23 @@ def _module(module: Module, point: Weights, start: Weights) -> Row:
 
 def _heads(heads: Sequence[Head], point: Weights, start: Weights) -> Row:
     now, then = _kept(point), _kept(start)
+    names = Layout(tuple(heads), (), ()).head_parameters()
+    if all(torch.equal(now(name), then(name)) for name in names):
+        return _unmoved(heads, then)
     return _in_groups(heads, start, lambda some: measure_heads(Layout(some, (), ()), now, then))
+
+
+def _unmoved(heads: Sequence[Head], then: Callable[[str], Any]) -> Row:
+    """A layer in which nothing changed: zeros, and the noise floor of its stored weights."""
+    floors, width = [], 0
+    for kinds in PRODUCTS.values():
+        one, other = (
+            torch.stack([h.factors[kind].cut(then(h.factors[kind].parameter)) for h in heads]) for kind in kinds
+        )
+        floors.append(np.asarray(change_floor(one, other, one, other), dtype=float))
+        width = 2 * one.shape[-1]
+    values = np.zeros((1, len(heads), len(floors), width))
+    return {"singular_value": values, "noise_floor": np.stack(floors, axis=-1)[None], **rank_measures(values)}
 
 
 def _initial(heads: Sequence[Head], start: Weights) -> Row:

@@ -4,10 +4,13 @@ The rank comes from the module's own ΔW (the rank of a head's product is anothe
 of Linear and Conv1D modules, and their biases with PEFT's `lora_bias`; what it cannot carry is listed with its norm.
 """
 
+import itertools
 import json
+import os
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -319,3 +322,40 @@ def _row(target: Target, rank: int, values: np.ndarray, bias: float) -> ModuleRa
 
 def _root(values: Any) -> float:
     return float(np.linalg.norm(np.asarray(values, dtype=float)))
+
+
+def write_plan(plan: LoraPlan, file: str | os.PathLike[str]) -> Path:
+    """Write a plan as JSON to a file that does not exist yet."""
+    target = Path(file)
+    if target.exists():
+        raise SaddlesError.about(f"{target} exists already", "nothing is overwritten", "choose another file")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}")
+        draft.write_text(plan.to_json() + "\n", "utf-8")
+        os.replace(draft, target)
+    except OSError as error:
+        raise SaddlesError.about(
+            f"{target} cannot be written ({error.strerror})",
+            "a place with write permission is needed",
+            "choose another",
+        ) from error
+    return target
+
+
+def read_plan(file: str | os.PathLike[str]) -> LoraPlan:
+    """Read a plan from its JSON file."""
+    try:
+        return LoraPlan.from_json(Path(file).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SaddlesError.about(
+            f"{file} could not be read", "a plan's JSON file is needed", "make one with `saddles lora plan --out`"
+        ) from error
+
+
+def adapter_folder(tuned: str | os.PathLike[str]) -> Path:
+    """Where an adapter goes if nothing is said: runs/lora/TUNED, or the first such name that is free."""
+    name = Path(tuned).resolve().name.split(".")[0] or "adapter"
+    first = Path("runs") / "lora" / name
+    names = (first if k == 1 else first.with_name(f"{name}-{k}") for k in itertools.count(1))
+    return next(place for place in names if not place.exists())

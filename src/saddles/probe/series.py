@@ -43,7 +43,7 @@ def open_series(paths: Source | Sequence[Source], reference: Source | None = Non
         paths: a folder of checkpoints (`checkpoint-500/`, `step_500.pt`, …), one checkpoint, or a list of them.
         reference: the model at the start; None takes the first checkpoint.
     """
-    places, notes = _places(paths)
+    places, notes = find_places(paths)
     opened = [open_weights(place) for place in places]
     notes += [note for weights in opened for note in weights.notes]
     points, steps = _in_order(opened, notes)
@@ -67,8 +67,8 @@ def open_series(paths: Source | Sequence[Source], reference: Source | None = Non
     return Series(start, tuple(points), tuple(steps), layout, tuple(notes), tuple(prints))
 
 
-def _places(paths: Source | Sequence[Source]) -> tuple[list[Source], list[str]]:
-    """The checkpoints that were meant: those in a folder of them, else the places as given."""
+def find_places(paths: Source | Sequence[Source]) -> tuple[list[Source], list[str]]:
+    """The checkpoints that were meant (those in a folder of them, else the places as given), and notes."""
     if isinstance(paths, str | Path | torch.nn.Module) or not isinstance(paths, Sequence):
         paths = [paths]
     if not paths:
