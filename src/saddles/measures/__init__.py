@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from saddles.measures.concept_space import order_homomorphism as order_homomorphism
     from saddles.measures.concept_space import slow_down as slow_down
     from saddles.measures.concept_space import speed as speed
-    from saddles.measures.factored import change_floor as change_floor
+    from saddles.measures.factored import change_and_floor as change_and_floor
     from saddles.measures.factored import change_spectrum as change_spectrum
     from saddles.measures.factored import matrix_floor as matrix_floor
     from saddles.measures.factored import product_spectrum as product_spectrum
@@ -42,7 +42,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "learning_times": "saddles.measures.concept_space",
         "mode_state": "saddles.measures.modes",
         "plateaus": "saddles.measures.activations",
-        "change_floor": "saddles.measures.factored",
+        "change_and_floor": "saddles.measures.factored",
         "change_spectrum": "saddles.measures.factored",
         "matrix_floor": "saddles.measures.factored",
         "product_spectrum": "saddles.measures.factored",

@@ -22,17 +22,34 @@ _CHUNK = 1 << 22
 
 
 def change_spectrum(left: Any, right: Any, left_start: Any, right_start: Any) -> Any:
-    """Singular values of L Rᵀ − L₀ R₀ᵀ, largest first: (…, d, h) factors give (…, 2h) values.
+    """Singular values of L Rᵀ − L₀ R₀ᵀ, largest first: (…, d, h) factors give (…, 2h) values, or d if that is less.
 
     With dL = L − L₀ and dR = R − R₀ the change is [dL, L₀]·[R, dR]ᵀ, in which nothing large
     cancels: thin QR of both sides, then the singular values of the core. The obvious form
     [L, −L₀]·[R, R₀]ᵀ loses all digits in early training, when L is close to L₀.
     """
-    left, right, left_start, right_start = (_working(part) for part in (left, right, left_start, right_start))
+    return change_and_floor(left, right, left_start, right_start)[0]
+
+
+def change_and_floor(left: Any, right: Any, left_start: Any, right_start: Any) -> tuple[Any, Any]:
+    """`change_spectrum`, and the largest singular value that rounding of the stored factors alone gives.
+
+    Noise N of size s in L (see `matrix_floor`) enters as N Rᵀ, whose norm is s (√d ‖R‖ + ‖R‖_F)
+    (Chevet's bound); the four such terms are added as squares. Values below the floor are not resolved.
+    """
+    stored = (left, right, left_start, right_start)
+    left, right, left_start, right_start = (_working(part) for part in stored)
     xp = _namespace(left)
-    first = xp.concatenate((left - left_start, left_start), -1)
-    second = xp.concatenate((right, right - right_start), -1)
-    return product_spectrum(first, second)
+    first = _triangle(xp.concatenate((left - left_start, left_start), -1))
+    second = _triangle(xp.concatenate((right, right - right_start), -1))
+    values = spectrum(first @ second.swapaxes(-1, -2))
+    h = left.shape[-1]
+    # The columns of the triangles have the norms and angles of the factors, in fewer rows.
+    small = (first[..., :h] + first[..., h:], second[..., :h], first[..., h:], second[..., :h] - second[..., h:])
+    noises = [_noise(part, frobenius(core)) for part, core in zip(stored, small, strict=True)]
+    rows = [part.shape[-2] ** 0.5 for part in stored]
+    terms = [noises[at] * (rows[at] * _norm_bound(small[at ^ 1]) + frobenius(small[at ^ 1])) for at in range(4)]
+    return values, sum(term**2 for term in terms) ** 0.5
 
 
 def product_spectrum(left: Any, right: Any) -> Any:
@@ -115,27 +132,15 @@ def matrix_floor(now: Any, start: Any) -> Any:
     resolved. Rounding to a type's subnormal numbers is not counted.
     """
     rows, columns = now.shape[-2:]
-    noise = (_noise(now) ** 2 + _noise(start) ** 2) ** 0.5
+    noise = sum(_noise(part, frobenius(part)) ** 2 for part in (now, start)) ** 0.5
     return noise * (rows**0.5 + columns**0.5)
 
 
-def change_floor(left: Any, right: Any, left_start: Any, right_start: Any) -> Any:
-    """The same for L Rᵀ − L₀ R₀ᵀ with factors (…, d, h).
-
-    Noise N of size s in L enters as N Rᵀ, whose norm is s (√d ‖R‖ + ‖R‖_F) (Chevet's bound); the
-    four such terms are added as squares.
-    """
-    terms = [
-        _noise(one) * (one.shape[-2] ** 0.5 * _norm_bound(other) + frobenius(other))
-        for one, other in ((left, right), (right, left), (left_start, right_start), (right_start, left_start))
-    ]
-    return sum(term**2 for term in terms) ** 0.5
-
-
-def _noise(stored: Any) -> Any:
+def _noise(stored: Any, size: Any) -> Any:
+    """Root mean square of rounding errors, given the Frobenius norm."""
     rows, columns = stored.shape[-2:]
     unit = float(_namespace(stored).finfo(stored.dtype).eps) / 2
-    return ROUNDING * unit * frobenius(stored) / (rows * columns) ** 0.5
+    return ROUNDING * unit * size / (rows * columns) ** 0.5
 
 
 def _norm_bound(matrix: Any) -> Any:

@@ -7,7 +7,7 @@ Blocks may differ in their number of heads, and matrices in size: shorter ones a
 NaN along `head` and `index`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,14 @@ import xarray as xr
 from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import FINISHED, make_trajectory
 from saddles.measures.factored import (
-    change_floor,
-    change_spectrum,
+    change_and_floor,
     matrix_floor,
     product_spectrum,
     rank_measures,
     spectrum,
 )
 from saddles.probe.layout import PRODUCTS, Factor, Head, Layout, Module
+from saddles.probe.threads import calm_pool
 
 Read = Callable[[str], Any]
 """Parameter name -> tensor."""
@@ -34,11 +34,21 @@ Each = Callable[..., Iterable[Any]]
 Row = dict[str, np.ndarray]
 """Arrays of one measurement, without names for their axes."""
 
+TOGETHER = 4
+"""Heads that are stacked at a time on a CPU, where a larger stack gains nothing and leaves the cache."""
+
 HEAD_AXES = ("layer", "head", "product")
 
 
 def measure(
-    layout: Layout, now: Read, start: Read, step: int = 0, *, modules: bool = True, initial: bool = True
+    layout: Layout,
+    now: Read,
+    start: Read,
+    step: int = 0,
+    *,
+    modules: bool = True,
+    initial: bool = True,
+    workers: int = 1,
 ) -> xr.DataTree:
     """Spectra and ranks of every head's and every matrix' change, as one labelled row.
 
@@ -49,11 +59,14 @@ def measure(
         modules: measure the plain matrices too; they cost more than the heads.
         initial: add the spectrum of the products at the start, `initial_singular_value` and
             `initial_stable_rank`.
+        workers: threads for the heads, one core each; each holds the tensors of one layer's product.
     """
-    row = {f"heads/{name}": value for name, value in measure_heads(layout, now, start).items()}
+    need_heads(layout)
+    with calm_pool(workers) as pool:
+        row = {f"heads/{name}": value for name, value in measure_heads(layout, now, start, pool.map).items()}
+        first = measure_initial(layout, start, pool.map) if initial else {}
     if modules:
         row |= {f"modules/{name}": value for name, value in measure_modules(layout, now, start).items()}
-    first = measure_initial(layout, start) if initial else {}
     return label(layout, [step], [row], first)
 
 
@@ -63,16 +76,11 @@ def measure_heads(layout: Layout, now: Read, start: Read, each: Each = map) -> R
     Args:
         each: how the layers' products are gone through; the `map` of a thread pool does several at once.
     """
-    need_heads(layout)
 
     def one(heads: Sequence[Head], kinds: tuple[str, str]) -> Row:
-        left, right = (_stack(heads, kind, now) for kind in kinds)
-        left_start, right_start = (_stack(heads, kind, start) for kind in kinds)
-        floor = change_floor(left, right, left_start, right_start)
-        return {
-            "singular_value": _array(change_spectrum(left, right, left_start, right_start)),
-            "noise_floor": _array(floor),
-        }
+        pairs = [change_and_floor(*factors) for factors in _batches(heads, kinds, (now, start))]
+        values, floors = (np.concatenate([_array(part) for part in column]) for column in zip(*pairs, strict=True))
+        return {"singular_value": values, "noise_floor": floors}
 
     return _complete(_by_layer(layout, one, each))
 
@@ -81,7 +89,8 @@ def measure_initial(layout: Layout, start: Read, each: Each = map) -> Row:
     """Arrays (layer, head, product, …) of the products W_K W_Qᵀ and W_V W_Oᵀ at the start."""
 
     def one(heads: Sequence[Head], kinds: tuple[str, str]) -> Row:
-        return {"singular_value": _array(product_spectrum(*(_stack(heads, kind, start) for kind in kinds)))}
+        rows = [_array(product_spectrum(*factors)) for factors in _batches(heads, kinds, (start,))]
+        return {"singular_value": np.concatenate(rows)}
 
     values = _by_layer(layout, one, each)["singular_value"]
     return {"singular_value": values, "stable_rank": rank_measures(values)["stable_rank"]}
@@ -115,12 +124,22 @@ def _by_layer(layout: Layout, work: Callable[[Sequence[Head], tuple[str, str]], 
     return {name: _pad([layer[name] for layer in layers]) for name in names}
 
 
-def _stack(heads: Sequence[Head], kind: str, read: Read) -> Any:
-    """The factors of some heads that lie in one tensor, (head, d, d_h)."""
-    factors = [head.factors[kind] for head in heads]
-    tensors = {name: read(name) for name in dict.fromkeys(factor.parameter for factor in factors)}
-    cuts: dict[Factor, Any] = {factor: factor.cut(tensors[factor.parameter]) for factor in factors}
-    parts = [cuts[factor] for factor in factors]
+def _batches(heads: Sequence[Head], kinds: tuple[str, str], reads: Sequence[Read]) -> Iterator[list[Any]]:
+    """Left and right factors (head, d, d_h) of some heads at a time, for each reader."""
+    names = dict.fromkeys(head.factors[kind].parameter for kind in kinds for head in heads)
+    sources = [{name: read(name) for name in names} for read in reads]
+    for name in names:
+        check_pair(name, sources[0][name], sources[-1][name])
+    first = next(iter(sources[0].values()))
+    on_cpu = isinstance(first, np.ndarray) or first.device.type == "cpu"
+    size = TOGETHER if on_cpu else len(heads)
+    for at in range(0, len(heads), size):
+        group = heads[at : at + size]
+        yield [_stack([head.factors[kind] for head in group], source) for source in sources for kind in kinds]
+
+
+def _stack(factors: Sequence[Factor], tensors: Mapping[str, Any]) -> Any:
+    parts = [factor.cut(tensors[factor.parameter]) for factor in factors]
     if isinstance(parts[0], np.ndarray):
         return np.stack(parts)
     import torch

@@ -32,7 +32,10 @@ from saddles.probe.layout import PRODUCTS, Layout
 from saddles.probe.live import heads, parameters, plain_name
 from saddles.probe.measuring import Row, label, measure_heads, measure_initial, measure_modules, need_heads
 from saddles.probe.snapshot import Buffers, buffers_for, send, side_stream
-from saddles.probe.threads import calm_pool
+from saddles.probe.threads import calm_pool, spare_cores
+
+PATIENCE = 1.0
+"""Seconds that training may wait in all before it is told."""
 
 Headline = dict[str, float]
 
@@ -89,7 +92,7 @@ class Recorder:
         self._jobs: list[Future[None]] = []
         self._lock = threading.Lock()
         self._result: xr.DataTree | None = None
-        self._finished = False
+        self._finished = self._warned = False
         self._taking_part = _is_first_process()
 
     def __enter__(self) -> "Recorder":
@@ -102,7 +105,7 @@ class Recorder:
             return self
         first.wait()
         self._stack = ExitStack()
-        self._pool = self._stack.enter_context(calm_pool(_workers()))
+        self._pool = self._stack.enter_context(calm_pool(spare_cores()))
         self._turns = self._stack.enter_context(calm_pool(1))
         try:
             self._open(first)
@@ -182,12 +185,13 @@ class Recorder:
                     break
                 except queue.Empty:
                     continue
-            if self.waited == 0.0:
+            self.waited += time.perf_counter() - began
+            if self.waited > PATIENCE and not self._warned:
+                self._warned = True
                 warnings.warn(
                     f"training waits for measurements: one takes longer than {self.every} steps; raise every",
                     stacklevel=4,
                 )
-            self.waited += time.perf_counter() - began
             return buffers
 
     def _measure(self, step: int, buffers: Buffers) -> None:
@@ -272,9 +276,10 @@ class Recorder:
 
 
 def headline(row: Mapping[str, np.ndarray]) -> Headline:
-    """Stable and effective ranks of both products, averaged over all heads."""
+    """Stable and effective ranks of both products, averaged over all heads (NaN once a head has diverged)."""
+    there = ~np.isnan(row["noise_floor"]) if "noise_floor" in row else np.ones_like(row["stable_rank"], dtype=bool)
     return {
-        f"saddles/{product}/{name}": float(np.nanmean(row[name][..., at]))
+        f"saddles/{product}/{name}": float(np.mean(row[name][..., at][there[..., at]]))
         for at, product in enumerate(PRODUCTS)
         for name in ("stable_rank", "effective_rank")
     }
@@ -290,11 +295,6 @@ def _given(reference: Any, like: Mapping[str, Any]) -> dict[str, Any]:
             f"the reference has no {wrong[0]} of the model's shape", "it must be the same model", "check the checkpoint"
         )
     return {name: tensors[name].detach().to("cpu", copy=True) for name in like}
-
-
-def _workers() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, cores // 2))
 
 
 def _is_first_process() -> bool:

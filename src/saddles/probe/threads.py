@@ -1,5 +1,6 @@
 """Threads that leave the training loop its processors."""
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,3 +31,9 @@ def calm_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
         for future in waiting:
             future.result()
         yield pool
+
+
+def spare_cores() -> int:
+    """How many threads measure at a time: half of the cores, at most eight."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, cores // 2))
