@@ -145,6 +145,7 @@ def test_inspect_writes_one_page_and_is_not_repeated(command, home, tmp_path, mo
     }
     assert saddles.load(folder)["heads"]["step"].values.tolist() == [1, 2, 3]
     monkeypatch.setattr("saddles.probe.inspection.Work.carry_out", lambda self: pytest.fail("repeated"))
+    monkeypatch.setattr("saddles.report.inspection.write_inspection", lambda tree, folder: folder / "report.html")
     assert command("inspect", home / "run", "--only", "c_fc")[0] == 0
 
 

@@ -1,7 +1,7 @@
 """Rank growth over a series of checkpoints: `inspect(paths)`, piece by piece, resumable, in bounded memory.
 
 A piece is one layer's heads or one matrix of one checkpoint. At most the tensors of one layer's attention, or two
-tensors of one matrix, are in memory, and heads are worked on a few at a time.
+tensors of one matrix, are in memory.
 
     DIR/run.json          what is measured, and whether it is finished
     DIR/parts/            finished pieces, used when the work goes on, removed at the end
@@ -16,27 +16,25 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
 
 from saddles.core.errors import SaddlesError
 from saddles.core.progress import bar
 from saddles.core.provenance import machine, versions
 from saddles.core.trajectory import FINISHED, load, save
-from saddles.measures.factored import change_floor, rank_measures
+from saddles.measures.factored import rank_measures
 from saddles.probe.checkpoints import Source, Weights
 from saddles.probe.delta import delta, effort, spectrum_of
 from saddles.probe.layout import PRODUCTS, Head, Layout, Module
-from saddles.probe.measuring import Row, label, measure_heads, measure_initial, need_heads
+from saddles.probe.measuring import Each, Row, label, measure_heads, measure_initial, need_heads
 from saddles.probe.measuring import _pad as pad
 from saddles.probe.series import Series, find_places, open_series
-
-ROOM = 2**28
-"""Bytes that the factors of the heads that are worked on together may take."""
+from saddles.probe.threads import calm_pool
 
 INTERRUPTED = "stopped: interrupted"
 
@@ -129,23 +127,24 @@ class Work:
 
     def carry_out(self) -> None:
         """Make every piece that is not there yet."""
-        pieces = list(self._pieces())
-        with bar("spectra of changes", sum(amount for _, amount, _ in pieces)) as progress:
-            for name, amount, make in pieces:
-                self.store.piece(name, make)
-                progress.advance(amount)
+        with calm_pool(len(PRODUCTS)) as pool:
+            pieces = list(self._pieces(pool.map))
+            with bar("spectra of changes", sum(amount for _, amount, _ in pieces)) as progress:
+                for name, amount, make in pieces:
+                    self.store.piece(name, make)
+                    progress.advance(amount)
 
-    def _pieces(self) -> Iterator[tuple[str, float, Callable[[], Row]]]:
+    def _pieces(self, each: Each) -> Iterator[tuple[str, float, Callable[[], Row]]]:
+        """Name, effort and work of every piece; a layer's two products are worked on side by side."""
         start = self.series.start
         for layer, heads in self.layout.layers().items():
-            yield f"start-{layer}", _head_effort(heads, start) / 4, lambda heads=heads: _initial(heads, start)
+            yield f"start-{layer}", _head_effort(heads, start) / 4, partial(_initial, heads, start, each)
         for place, point in enumerate(self.series.points):
             for layer, heads in self.layout.layers().items():
-                amount = _head_effort(heads, start)
-                yield f"{place}-heads-{layer}", amount, lambda heads=heads, point=point: _heads(heads, point, start)
+                work = partial(_heads, heads, point, start, each)
+                yield f"{place}-heads-{layer}", _head_effort(heads, start), work
             for number, module in enumerate(self.layout.modules):
-                amount = effort(module.shape)
-                yield f"{place}-module-{number}", amount, lambda m=module, point=point: _module(m, point, start)
+                yield f"{place}-module-{number}", effort(module.shape), partial(_module, module, point, start)
 
     def tree(self, status: str, began: float) -> xr.DataTree | None:
         """The checkpoints that are complete, labelled; None where none is."""
@@ -190,44 +189,12 @@ def _module(module: Module, point: Weights, start: Weights) -> Row:
     return {"singular_value": found.values, "noise_floor": np.asarray(found.noise_floor)}
 
 
-def _heads(heads: Sequence[Head], point: Weights, start: Weights) -> Row:
-    now, then = _kept(point), _kept(start)
-    names = Layout(tuple(heads), (), ()).head_parameters()
-    if all(torch.equal(now(name), then(name)) for name in names):
-        return _unmoved(heads, then)
-    return _in_groups(heads, start, lambda some: measure_heads(Layout(some, (), ()), now, then))
+def _heads(heads: Sequence[Head], point: Weights, start: Weights, each: Each) -> Row:
+    return measure_heads(Layout(tuple(heads), (), ()), point.read, start.read, each)
 
 
-def _unmoved(heads: Sequence[Head], then: Callable[[str], Any]) -> Row:
-    """A layer in which nothing changed: zeros, and the noise floor of its stored weights."""
-    floors, width = [], 0
-    for kinds in PRODUCTS.values():
-        one, other = (
-            torch.stack([h.factors[kind].cut(then(h.factors[kind].parameter)) for h in heads]) for kind in kinds
-        )
-        floors.append(np.asarray(change_floor(one, other, one, other), dtype=float))
-        width = 2 * one.shape[-1]
-    values = np.zeros((1, len(heads), len(floors), width))
-    return {"singular_value": values, "noise_floor": np.stack(floors, axis=-1)[None], **rank_measures(values)}
-
-
-def _initial(heads: Sequence[Head], start: Weights) -> Row:
-    then = _kept(start)
-    return _in_groups(heads, start, lambda some: measure_initial(Layout(some, (), ()), then))
-
-
-def _kept(weights: Weights) -> Callable[[str], Any]:
-    """Read a tensor once for all groups of a layer."""
-    there: dict[str, Any] = {}
-    return lambda name: there[name] if name in there else there.setdefault(name, weights.read(name))
-
-
-def _in_groups(heads: Sequence[Head], start: Weights, work: Callable[[tuple[Head, ...]], Row]) -> Row:
-    """Measure a layer's heads a few at a time: a head's factors and their work space take ten times its weights."""
-    size = max(int(np.prod(_shape(head, start))) for head in heads) * 4
-    count = max(1, ROOM // (10 * size))
-    parts = [work(tuple(heads[first : first + count])) for first in range(0, len(heads), count)]
-    return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+def _initial(heads: Sequence[Head], start: Weights, each: Each) -> Row:
+    return measure_initial(Layout(tuple(heads), (), ()), start.read, each)
 
 
 def _shape(head: Head, start: Weights) -> tuple[int, int]:
