@@ -160,6 +160,10 @@ def test_a_model_without_attention_and_numbers_that_are_not_finite(home, tmp_pat
     with pytest.raises(SaddlesError, match="not finite"):
         inspect(broken, reference=models[0], out=tmp_path / "out")
     assert json.loads((tmp_path / "out" / "run.json").read_text())["status"].startswith("stopped: ")
+    with torch.no_grad():
+        broken.transformer.h[0].attn.c_attn.weight[0, 0] = float("nan")
+    with pytest.raises(SaddlesError, match=r"transformer\.h\.0\.attn of .* not finite"):
+        inspect(broken, reference=models[0], modules=False)
 
 
 def test_blocks_do_not_change_the_noise_floor(monkeypatch):

@@ -208,6 +208,24 @@ def test_what_lora_cannot_carry_is_listed_and_counted(tmp_path):
     assert plan.share_left_out == pytest.approx(lost / total, rel=1e-5)
 
 
+def test_biases_of_some_modules_are_left_out_and_the_adapter_merges(tmp_path):
+    """PEFT gives every adapted module a bias or none, and cannot merge one into a module that has none (Qwen2)."""
+    settings = copy.deepcopy(tiny("llama").config)
+    settings.attention_bias = True
+    torch.manual_seed(0)
+    base = type(tiny("llama"))(settings).eval()
+    tuned = planted(base, rank=2)
+    plan = lora_plan(base, tuned, energy=0.999)
+    assert not plan.lora_bias
+    assert sorted({row.name.rpartition(".")[2] for row in plan.left_out}) == ["bias"]
+    assert len(plan.left_out) == 8
+    made = lora_extract(base, tuned, plan, tmp_path / "adapter")
+    merged = _with_adapter(base, made.folder).merge_and_unload()
+    for name, parameter in merged.named_parameters():
+        if not name.endswith("bias"):
+            torch.testing.assert_close(parameter, tuned.get_parameter(name), atol=1e-6, rtol=0)
+
+
 def test_plan_as_json_and_as_lora_config(tmp_path):
     from peft import LoraConfig, get_peft_model
 

@@ -54,7 +54,7 @@ def inspect(
             torch files. The series is checked first (see `saddles.probe.series`).
         reference: the model at the start; None takes the first checkpoint, which then is no row of the result.
         modules: measure the plain matrices too. Their spectra are complete and exact to the accuracy that
-            `saddles.probe.delta` states; they take most of the time (minutes a matrix at 7B on two cores).
+            `saddles.probe.delta` states; they take most of the time (ten processor seconds and more for a matrix 4096 wide).
         only: a regular expression; matrices whose name it does not match are left out.
         out: a folder for the result. The same call goes on where an interrupted one stopped; a finished one is
             read back; a folder of anything else is refused.
@@ -190,7 +190,14 @@ def _module(module: Module, point: Weights, start: Weights) -> Row:
 
 
 def _heads(heads: Sequence[Head], point: Weights, start: Weights, each: Each) -> Row:
-    return measure_heads(Layout(tuple(heads), (), ()), point.read, start.read, each)
+    found = measure_heads(Layout(tuple(heads), (), ()), point.read, start.read, each)
+    if np.isnan(found["singular_value"]).any():
+        raise SaddlesError.about(
+            f"{heads[0].attention} of {point.place} or of the reference holds numbers that are not finite",
+            "finite weights are needed",
+            "did the training diverge?",
+        )
+    return found
 
 
 def _initial(heads: Sequence[Head], start: Weights, each: Each) -> Row:

@@ -210,8 +210,8 @@ def lora_plan(base: Source, tuned: Source, energy: float | None = None, budget: 
     early, late = open_weights(base), open_weights(tuned)
     pairs = match(early, late)
     values = _spectra(pairs, early, late)
-    biases = [_bias(target, early, late) for target in pairs.targets]
-    left = _left_out(pairs, early, late)
+    biases, lost = _biases(pairs, early, late)
+    left = (*_left_out(pairs, early, late), *lost)
     if not any(one[0] for one in values):
         others = f"; {len(left)} other tensors changed ({left[0].name})" if left else ""
         raise SaddlesError.about(
@@ -252,8 +252,18 @@ def change_of(target: Target, early: Weights, late: Weights) -> Delta:
     return delta(target.weight.tuned, late, early, target.weight.base)
 
 
-def _bias(target: Target, early: Weights, late: Weights) -> float:
-    return _change_norm(target.bias, early, late) if target.bias else 0.0
+def _biases(pairs: Match, early: Weights, late: Weights) -> tuple[list[float], tuple[LeftOut, ...]]:
+    """‖Δbias‖ by module; left out where a module has none, since PEFT could then not merge the adapter."""
+    norms = [_change_norm(target.bias, early, late) if target.bias else 0.0 for target in pairs.targets]
+    if all(target.bias for target in pairs.targets):
+        return norms, ()
+    reason = "a bias, while other adapted modules have none"
+    lost = [
+        LeftOut(target.bias.model, reason, norm)
+        for target, norm in zip(pairs.targets, norms, strict=True)
+        if target.bias and norm
+    ]
+    return [0.0] * len(norms), tuple(lost)
 
 
 def _left_out(pairs: Match, early: Weights, late: Weights) -> tuple[LeftOut, ...]:
