@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ import small_models
 import torch
 
 import saddles
+from saddles import probe
 from saddles.core.errors import SaddlesError
-from saddles.probe import recorded, spectra, watch
 from saddles.probe import recorder as recorder_room
+
+recorded: Any = probe.recorded
+spectra: Any = probe.spectra
+watch: Any = probe.watch
 
 
 def trainer(seed=0):
@@ -283,16 +288,18 @@ def test_bad_settings_and_early_questions():
         _ = run.result
 
 
-def test_memory_only_works_without_zarr():
+def test_rows_are_kept_without_zarr(tmp_path):
     code = f"""
 import sys; sys.path[:0] = {sys.path!r}
 sys.modules["zarr"] = sys.modules["h5netcdf"] = None
 import small_models, torch
 from saddles.probe import watch
 torch.set_num_threads(1)
-with watch(small_models.timm_like(), every=1) as run:
+with watch(small_models.timm_like(), every=1, out={str(tmp_path / "r")!r}) as run:
     run.step()
 print(run.result["heads"].sizes["time"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+    assert steps_of(recorded(tmp_path / "r")) == [1]
+    assert not (tmp_path / "r" / "trajectory.zarr").exists()

@@ -4,15 +4,20 @@ import contextlib
 import subprocess
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import pytest
 import small_models
 import torch
 
+from saddles import probe
 from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import load
-from saddles.probe import heads, spectra, watch
+from saddles.probe import heads
+
+spectra: Any = probe.spectra
+watch: Any = probe.watch
 
 _PROCESS = """
 import sys; sys.path[:0] = {path!r}
@@ -56,7 +61,7 @@ def test_two_processes_gather_their_shards(tmp_path):
         np.testing.assert_allclose(load(tmp_path / name)["heads"]["singular_value"].values, whole, rtol=1e-5)
 
 
-def emptied():
+def emptied() -> Any:
     """A model of which one parameter is elsewhere, as outside a gather."""
     model = small_models.timm_like()
     parameter = model.blocks[1]["attn"].proj.weight

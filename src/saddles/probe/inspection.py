@@ -54,7 +54,8 @@ def inspect(
             torch files. The series is checked first (see `saddles.probe.series`).
         reference: the model at the start; None takes the first checkpoint, which then is no row of the result.
         modules: measure the plain matrices too. Their spectra are complete and exact to the accuracy that
-            `saddles.probe.delta` states; they take most of the time (ten processor seconds and more for a matrix 4096 wide).
+            `saddles.probe.delta` states; they take most of the time, ten processor seconds and more for a matrix
+            4096 wide.
         only: a regular expression; matrices whose name it does not match are left out.
         out: a folder for the result. The same call goes on where an interrupted one stopped; a finished one is
             read back; a folder of anything else is refused.

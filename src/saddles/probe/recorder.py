@@ -31,7 +31,7 @@ from saddles.probe.journal import Journal
 from saddles.probe.layout import PRODUCTS, Layout
 from saddles.probe.live import heads, parameters, plain_name
 from saddles.probe.measuring import Row, label, measure_heads, measure_initial, measure_modules, need_heads
-from saddles.probe.snapshot import Buffers, buffers_for, send, side_stream
+from saddles.probe.snapshot import Buffers, buffers_for, send, side_streams
 from saddles.probe.threads import calm_pool, spare_cores
 
 PATIENCE = 1.0
@@ -97,10 +97,10 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         """Keep the reference, or take up an earlier recording, and start the threads."""
-        self._stream = side_stream(self._watched)
+        self._streams = side_streams(self._watched)
         first = buffers_for(self._watched) if self._taking_part else None
         if self._taking_part or self._sharded():
-            send(self._watched, first, self._stream)
+            send(self._watched, first, self._streams)
         if first is None:
             return self
         first.wait()
@@ -166,11 +166,11 @@ class Recorder:
         """Copy the weights and hand them to the threads."""
         if not self._taking_part:
             if self._sharded():
-                send(self._watched, None)
+                send(self._watched, None, self._streams)
             return
         self._settle()
         buffers = self._next_buffers()
-        send(self._watched, buffers, self._stream)
+        send(self._watched, buffers, self._streams)
         self._jobs.append(self._turns.submit(self._measure, step, buffers))
 
     def _next_buffers(self) -> Buffers:
