@@ -319,15 +319,19 @@ def _show_plan(plan: Any) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     rows = plan.table()
     for column in ("module", "shape", "rank", "energy", "‖ΔW‖", "error", "parameters"):
-        table.add_column(column, justify="left" if column == "module" else "right")
+        table.add_column(column, justify="left" if column == "module" else "right", overflow="fold")
     for name, row in rows.iterrows():
         numbers = (f"{row['energy']:.4f}", f"{row['norm']:.3e}", f"{row['error']:.3e}", f"{row['parameters']:,}")
         table.add_row(escape(str(name)), row["shape"], str(row["rank"]), *numbers)
     out.print(table)
-    for row in plan.left_out[:20]:
-        out.print(f"not carried: {escape(row.name)}, {escape(row.reason)}, ‖Δ‖ {row.norm:.3e}", highlight=False)
-    if len(plan.left_out) > 20:
-        out.print(f"not carried: and {len(plan.left_out) - 20} more (all are in the plan's JSON)", highlight=False)
+    reasons: dict[str, list[Any]] = {}
+    for row in plan.left_out:
+        reasons.setdefault(row.reason, []).append(row)
+    for reason, found in reasons.items():
+        names = ", ".join(row.name for row in found[:3]) + (", …" if len(found) > 3 else "")
+        norm = sum(row.norm**2 for row in found) ** 0.5
+        words = f"not carried, {reason}: ‖Δ‖ {norm:.3e} in {len(found)} tensor{'s' * (len(found) > 1)} ({names})"
+        out.print(escape(words), highlight=False, soft_wrap=True)
     out.print(
         f"{plan.asked}: {plan.parameters:,} parameters carry {100 * plan.energy:.2f} % of all ‖Δ‖²; "
         f"{100 * plan.share_left_out:.2f} % is in tensors that LoRA does not carry",

@@ -168,7 +168,8 @@ def test_plan_and_extract(command, home, tmp_path):
     trained(tiny("gpt2")).save_pretrained(tmp_path / "all")
     code, out, _ = command("lora", "plan", base, "all")
     assert code == 0
-    assert "not carried: transformer.wte.weight, an embedding" in out
+    assert "not carried, an embedding: ‖Δ‖" in out
+    assert "in 2 tensors (transformer.wpe.weight, transformer.wte.weight)" in out
 
 
 @pytest.mark.parametrize(
