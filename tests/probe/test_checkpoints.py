@@ -10,6 +10,7 @@ import torch
 from planted import planted, tiny, trained
 from safetensors.torch import load_file, save_file
 
+import saddles
 from saddles.core.errors import SaddlesError
 from saddles.probe.checkpoints import open_weights, step_of_name
 from saddles.probe.series import open_series
@@ -213,6 +214,34 @@ def test_a_healthy_series_is_found_in_order(series):
     assert (found.steps, found.notes) == ((10, 20), ())
     assert found.start.step == 0
     assert len(found.layout.heads) == 4
+
+
+def test_numbered_things_inside_a_checkpoint_are_no_series(series):
+    """The trainer's state of each process and DeepSpeed's folder lie inside; a final model may lie beside."""
+    one = series / "checkpoint-10"
+    for name in ("rng_state_0.pth", "rng_state_1.pth", "optimizer.pt"):
+        (one / name).write_bytes(b"")
+    (one / "global_step10").mkdir()
+    assert open_series(one, reference=series / "checkpoint-0").steps == (10,)
+    tiny("gpt2").save_pretrained(series)
+    assert open_series(series).steps == (10, 20)
+    assert any("has no step and was left out" in note for note in open_series(series).notes)
+
+
+def test_a_folder_of_files_is_a_series(series, tmp_path):
+    for step in (0, 10, 20):
+        whole = load_file(series / f"checkpoint-{step}" / "model.safetensors")
+        (tmp_path / "files").mkdir(exist_ok=True)
+        torch.save(whole, tmp_path / "files" / f"step_{step}.pt")
+    with pytest.raises(SaddlesError, match="no attention head"):
+        saddles.probe.inspect(tmp_path / "files")  # nothing says how many heads there are
+    assert open_series(tmp_path / "files").steps == (10, 20)
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for part in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        (shards / part).write_bytes((series / "checkpoint-0" / "model.safetensors").read_bytes())
+    with pytest.raises(SaddlesError, match="no index"):
+        open_series(shards)
 
 
 def test_oddities_are_noted(series, tmp_path):

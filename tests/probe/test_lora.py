@@ -235,6 +235,7 @@ def test_plan_as_json_and_as_lora_config(tmp_path):
     assert LoraPlan.from_json(plan.to_json()) == plan
     facts = json.loads(plan.to_json())
     assert facts["total"]["parameters"] == plan.parameters
+    assert len(plan.settings()["rank_pattern"]) > 1
     config = plan.to_lora_config(lora_dropout=0.1)
     assert isinstance(config, LoraConfig)
     assert config.lora_dropout == 0.1
@@ -257,6 +258,7 @@ def test_plan_as_json_and_as_lora_config(tmp_path):
 def test_patterns_match_one_module_only():
     base = tiny("llama")
     plan = lora_plan(base, trained(base), energy=0.7)
+    assert len(plan.settings()["rank_pattern"]) > 1
     for key, rank in plan.settings()["rank_pattern"].items():
         matched = [row for row in plan.modules if re.match(rf"(.*\.)?({key})$", row.module)]
         assert [row.rank for row in matched] == [rank]

@@ -63,14 +63,14 @@ def planted(model: Any, rank: int, size: float = 0.1, bias: float = 0.01, seed: 
 
 
 def trained(model: Any, seed: int = 1, size: float = 0.02) -> Any:
-    """A copy in which every parameter moved, with falling singular values in matrices."""
+    """A copy in which every parameter moved, with singular values that fall at different paces in matrices."""
     draw = torch.Generator().manual_seed(seed)
     tuned = copy.deepcopy(model)
     with torch.no_grad():
-        for parameter in tuned.parameters():
+        for place, parameter in enumerate(tuned.parameters()):
             if parameter.ndim == 2:
                 left, _, right = torch.linalg.svd(torch.randn(parameter.shape, generator=draw), full_matrices=False)
-                fall = size / torch.arange(1, left.shape[1] + 1)
+                fall = size / torch.arange(1, left.shape[1] + 1) ** (0.6 + 0.2 * (place % 3))
                 parameter += 10 * (left * fall) @ right
             else:
                 parameter += size * torch.randn(parameter.shape, generator=draw)

@@ -96,12 +96,11 @@ def _open_model(model: torch.nn.Module) -> Weights:
 
 def _open_folder(folder: Path) -> Weights:
     config = _json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    indexes = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.bin.index.json"))
+    safe = [file for file in sorted(folder.glob("*.safetensors")) if not file.name.startswith("adapter_")]
+    indexes = sorted(folder.glob("*.safetensors.index.json")) or (not safe and sorted(folder.glob("*.bin.index.json")))
     if indexes:
-        return _open_files(folder, _shards(indexes[0]), config, _json(indexes[0]).get("weight_map", {}))
-    adapter = (folder / "adapter_config.json").is_file()
-    files = [f for f in sorted(folder.glob("*.safetensors")) if not f.name.startswith("adapter_")]
-    files = files or [f for f in sorted(folder.iterdir()) if f.suffix in TORCH_ENDINGS and _holds_weights(f)]
+        return _open_files(folder, _shards(indexes[0]), config, _json(indexes[0])["weight_map"])
+    files = safe or [f for f in sorted(folder.iterdir()) if f.suffix in TORCH_ENDINGS and holds_weights(f)]
     if len(files) == 1:
         return _open_files(folder, files, config)
     if files:
@@ -115,7 +114,7 @@ def _open_folder(folder: Path) -> Weights:
         raise SaddlesError.about(
             f"{folder} holds {', '.join(f.name for f in files[:4])}", "one model was expected", "name the file itself"
         )
-    if adapter:
+    if (folder / "adapter_config.json").is_file():
         raise SaddlesError.about(
             f"{folder} holds a PEFT adapter and no weights of a model",
             "whole weights are needed",
@@ -126,7 +125,7 @@ def _open_folder(folder: Path) -> Weights:
     )
 
 
-def _holds_weights(file: Path) -> bool:
+def holds_weights(file: Path) -> bool:
     """Whether a torch file may hold weights; a trainer's own state lies beside them."""
     return not re.match(r"(optimizer|scheduler|scaler|rng_state|training_args|adapter_)", file.name)
 

@@ -8,6 +8,7 @@ places without a step, a series that does not begin at step 0, tensors beside th
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 
 from saddles.core.errors import SaddlesError
 from saddles.core.progress import bar
-from saddles.probe.checkpoints import TORCH_ENDINGS, Source, Weights, open_weights, step_of_name
+from saddles.probe.checkpoints import TORCH_ENDINGS, Source, Weights, holds_weights, open_weights, step_of_name
 from saddles.probe.finding import find_layout
 from saddles.probe.layout import Layout
 
@@ -84,16 +85,23 @@ def find_places(paths: Source | Sequence[Source]) -> tuple[list[Source], list[st
 
 
 def _inside(folder: Path) -> list[Source]:
-    """Checkpoints in a folder, by step; empty where it is a checkpoint itself."""
-    if not folder.is_dir() or list(folder.glob("*.index.json")):
+    """Checkpoints in a folder, by step; empty where it is a checkpoint itself.
+
+    A checkpoint holds numbered things of its own (shards, the state of each process, DeepSpeed's global_step500/):
+    folders called checkpoint-N make a series, others and files only where there is no config.json beside them.
+    """
+    if not folder.is_dir():
         return []
-    endings = (".safetensors", *TORCH_ENDINGS)
-    inner = [
-        (step, child)
-        for child in folder.iterdir()
-        if (child.is_dir() or child.suffix in endings) and (step := step_of_name(child.name)) is not None
-    ]
-    return [child for _, child in sorted(inner, key=lambda row: (row[0], row[1].name))]
+    inner = [(step, child) for child in folder.iterdir() if (step := step_of_name(child.name)) is not None]
+    found = [(step, child) for step, child in inner if child.is_dir() and child.name.startswith("checkpoint")]
+    if not found and not (folder / "config.json").is_file():
+        found = [(step, child) for step, child in inner if child.is_dir() or _is_model(child)]
+    return [child for _, child in sorted(found, key=lambda row: (row[0], row[1].name))]
+
+
+def _is_model(file: Path) -> bool:
+    ending = file.suffix in (".safetensors", *TORCH_ENDINGS)
+    return ending and holds_weights(file) and not re.search(r"-\d+-of-\d+\.", file.name)
 
 
 def _in_order(opened: list[Weights], notes: list[str]) -> tuple[list[Weights], list[int]]:
