@@ -78,7 +78,7 @@ class Recorder:
     ) -> None:
         self.layout: Layout = heads(model)
         need_heads(self.layout)
-        self.every, self.at = every, step
+        self.every, self.at, self._began = every, step, step
         self.waited = 0.0
         self._modules, self._pending = modules, pending
         names = self.layout.parameters() if modules else self.layout.head_parameters()
@@ -114,29 +114,29 @@ class Recorder:
             raise
         for _ in range(self._pending):
             self._free.put(buffers_for(self._watched))
-        if self.at and self.at % self.every == 0 and self.at not in self._rows:
-            self._submit(self.at)
         return self
 
     def _open(self, now: Buffers) -> None:
         """Settle the reference and the rows so far."""
         journal = self._journal
-        old = journal is not None and journal.exists()
-        if old and journal is not None and self.at == 0 and journal.steps():
-            raise SaddlesError.about(
-                f"{journal.folder} holds a recording up to step {journal.steps()[-1]} and training starts at step 0",
-                "recordings are never overwritten",
-                "pass step= to go on with it, or another out=",
-            )
-        if old and journal is not None and self.at > 0:
-            self._take_up(journal)
-            return
+        if journal is not None and journal.exists():
+            last = max(journal.steps(), default=0)
+            if self.at == 0 and last:
+                raise SaddlesError.about(
+                    f"{journal.folder} holds a recording up to step {last} and training starts at step 0",
+                    "recordings are never overwritten",
+                    "pass step= to go on with it, or another out=",
+                )
+            if self.at > 0:
+                self._take_up(journal, now)
+                return
         self._reference = _given(self._given, now.tensors) if self._given is not None else now.tensors
         self._initial = measure_initial(self.layout, self._reference.__getitem__, self._pool.map)
         if journal is not None:
             journal.begin(self.layout, self._reference, self._initial)
 
-    def _take_up(self, journal: Journal) -> None:
+    def _take_up(self, journal: Journal, now: Buffers) -> None:
+        """Go on with a recording; a row that was on its way when training died is made up for."""
         stored, reference = journal.layout(), journal.reference()
         if stored.heads != self.layout.heads or set(reference) != set(self._watched):
             raise SaddlesError.about(
@@ -146,6 +146,8 @@ class Recorder:
             )
         journal.go_back_to(self.at)
         self._reference, self._initial, self._rows = reference, journal.initial(), journal.rows()
+        if self.at % self.every == 0 and self.at not in self._rows:
+            self._jobs.append(self._turns.submit(self._measure, self.at, now))
 
     def step(self, step: int | None = None) -> None:
         """Say that the optimiser has made a step.
@@ -241,7 +243,7 @@ class Recorder:
         if self._finished:
             return
         self._finished = True
-        if kind is None and self.at and self.at not in self._rows and self.at % self.every:
+        if kind is None and self.at > self._began and self.at % self.every:
             self._submit(self.at)
         if not self._taking_part:
             return
