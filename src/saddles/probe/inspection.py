@@ -30,7 +30,7 @@ from saddles.core.trajectory import FINISHED, load, save
 from saddles.measures.factored import rank_measures
 from saddles.probe.checkpoints import Source, Weights
 from saddles.probe.delta import delta, effort, spectrum_of
-from saddles.probe.layout import PRODUCTS, Head, Layout, Module
+from saddles.probe.layout import Head, Layout, Module
 from saddles.probe.measuring import Each, Row, label, measure_heads, measure_initial, need_heads
 from saddles.probe.measuring import _pad as pad
 from saddles.probe.series import Series, find_places, open_series
@@ -128,7 +128,7 @@ class Work:
 
     def carry_out(self) -> None:
         """Make every piece that is not there yet."""
-        with calm_pool(len(PRODUCTS)) as pool:
+        with calm_pool(1) as pool:  # a second thread would hold another product's tensors
             pieces = list(self._pieces(pool.map))
             with bar("spectra of changes", sum(amount for _, amount, _ in pieces)) as progress:
                 for name, amount, make in pieces:
@@ -136,7 +136,7 @@ class Work:
                     progress.advance(amount)
 
     def _pieces(self, each: Each) -> Iterator[tuple[str, float, Callable[[], Row]]]:
-        """Name, effort and work of every piece; a layer's two products are worked on side by side."""
+        """Name, effort and work of every piece."""
         start = self.series.start
         for layer, heads in self.layout.layers().items():
             yield f"start-{layer}", _head_effort(heads, start) / 4, partial(_initial, heads, start, each)
