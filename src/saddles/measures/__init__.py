@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saddles.measures.factored import product_spectrum as product_spectrum
     from saddles.measures.factored import rank_measures as rank_measures
     from saddles.measures.factored import spectrum as spectrum
+    from saddles.measures.growth import rank_growth as rank_growth
     from saddles.measures.loss_curves import descents as descents
     from saddles.measures.loss_curves import turning_points as turning_points
     from saddles.measures.margins import alignment_defect as alignment_defect
@@ -61,6 +62,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "product_spectrum": "saddles.measures.factored",
         "rank_measures": "saddles.measures.factored",
         "spectrum": "saddles.measures.factored",
+        "rank_growth": "saddles.measures.growth",
         "stable_rank": "saddles.measures.spectra",
         "stages": "saddles.measures.activations",
         "order_homomorphism": "saddles.measures.concept_space",

@@ -21,7 +21,7 @@ h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.5
 p { margin: .3rem 0; } .soft { color: var(--soft); } a { color: inherit; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .92rem; margin: .6rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem .35rem 0; border-bottom: 1px solid var(--line); }
-td.number { font-variant-numeric: tabular-nums; white-space: nowrap; text-align: right; }
+td.number, th.number { font-variant-numeric: tabular-nums; white-space: nowrap; text-align: right; }
 .holds { color: var(--holds); font-weight: 600; } .fails { color: var(--fails); font-weight: 600; }
 .not_applicable { color: var(--na); font-weight: 600; } td.verdict, td:first-child { white-space: nowrap; }
 figure { margin: .8rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
@@ -51,22 +51,33 @@ class Section:
 def write_page(sections: Sequence[Section], file: Path, heading: str, facts: Mapping[str, Any]) -> None:
     """Write the page anew, all or nothing."""
     body = [
-        f"<h1>{_text(heading)}</h1>",
-        f'<p class="soft">{_text(_summary(sections))}</p>',
+        f"<h1>{text(heading)}</h1>",
+        f'<p class="soft">{text(_summary(sections))}</p>',
         _overview(sections),
         *(_section(section) for section in sections),
-        f"<h2>Machine and versions</h2>{_facts(facts)}",
+        f"<h2>Machine and versions</h2>{fact_list(facts)}",
     ]
-    page = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(heading)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(body)
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    page = html_page(heading, body)
     draft = file.with_name(f".{file.name}")
     draft.write_text(page, "utf-8")
     draft.replace(file)
+
+
+def html_page(heading: str, body: Sequence[str]) -> str:
+    """A whole page around some parts, in the common look."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(heading)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(body)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def picture(png: bytes, words: str) -> str:
+    """A figure inside the page, with words for those who do not see it."""
+    data = base64.b64encode(png).decode()
+    return f'<figure><img alt="{text(words)}" src="data:image/png;base64,{data}"></figure>'
 
 
 def _summary(sections: Sequence[Section]) -> str:
@@ -82,13 +93,13 @@ def _summary(sections: Sequence[Section]) -> str:
 def _overview(sections: Sequence[Section]) -> str:
     rows = []
     for section in sections:
-        link = f'<a href="#{_anchor(section)}">{_text(section.name)}</a>'
+        link = f'<a href="#{_anchor(section)}">{text(section.name)}</a>'
         if not section.record:
-            rows.append(f'<tr><td>{link}</td><td colspan="5" class="soft">{_text(section.waiting)}</td></tr>')
+            rows.append(f'<tr><td>{link}</td><td colspan="5" class="soft">{text(section.waiting)}</td></tr>')
         for claim in section.claims:
-            reason = f'<br><span class="soft">{_text(claim.reason)}</span>' if claim.reason else ""
+            reason = f'<br><span class="soft">{text(claim.reason)}</span>' if claim.reason else ""
             rows.append(
-                f"<tr><td>{link}</td><td>{_text(claim.claim)}{reason}</td><td>{_text(claim.where)}</td>"
+                f"<tr><td>{link}</td><td>{text(claim.claim)}{reason}</td><td>{text(claim.where)}</td>"
                 f'<td class="number">{claim.value:.4g} {_SIGNS[claim.relation]} {claim.threshold:.4g}</td>'
                 f'<td class="number">{claim.spread:.2g}, {claim.seeds}</td>'
                 f'<td class="verdict {claim.verdict}">{_MARKS[claim.verdict]}</td></tr>'
@@ -101,24 +112,24 @@ def _overview(sections: Sequence[Section]) -> str:
 
 
 def _section(section: Section) -> str:
-    parts = [f'<h2 id="{_anchor(section)}">{_text(section.name)}</h2>', f"<p>{_text(section.title)}</p>"]
+    parts = [f'<h2 id="{_anchor(section)}">{text(section.name)}</h2>', f"<p>{text(section.title)}</p>"]
     if section.record is None:
-        return "\n".join([*parts, f'<p class="soft">{_text(section.waiting)}</p>'])
+        return "\n".join([*parts, f'<p class="soft">{text(section.waiting)}</p>'])
     record = section.record
     spent = _duration(float(record["wall_time_s"]))
-    parts.append(f'<p class="soft">size {_text(record["size"])}, seed {record["seed"]}, {spent}</p>')
+    parts.append(f'<p class="soft">size {text(record["size"])}, seed {record["seed"]}, {spent}</p>')
     if section.figure is not None:
-        picture = base64.b64encode(section.figure.read_bytes()).decode()
         alternative = f"{section.title}: the figure of experiment {section.name} at size {record['size']}"
-        parts.append(f'<figure><img alt="{_text(alternative)}" src="data:image/png;base64,{picture}"></figure>')
+        parts.append(picture(section.figure.read_bytes(), alternative))
     command = f"saddles run {section.name} --size {record['size']} --seed {record['seed']}"
-    parts.append(f"<p><code>{_text(command)}</code></p>")
-    parts.append(f"<details><summary>settings</summary>{_facts(record['settings'])}</details>")
+    parts.append(f"<p><code>{text(command)}</code></p>")
+    parts.append(f"<details><summary>settings</summary>{fact_list(record['settings'])}</details>")
     return "\n".join(parts)
 
 
-def _facts(facts: Mapping[str, Any]) -> str:
-    rows = "".join(f"<dt>{_text(key)}</dt><dd>{_text(value)}</dd>" for key, value in facts.items())
+def fact_list(facts: Mapping[str, Any]) -> str:
+    """Names and values in two columns."""
+    rows = "".join(f"<dt>{text(key)}</dt><dd>{text(value)}</dd>" for key, value in facts.items())
     return f"<dl>{rows}</dl>"
 
 
@@ -126,7 +137,8 @@ def _anchor(section: Section) -> str:
     return section.name.replace("/", "-")
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """A value as text that is safe in HTML."""
     return html.escape(str(value), quote=True)
 
 

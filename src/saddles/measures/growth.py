@@ -1,0 +1,54 @@
+"""How the rank of a change grows over a recorded or inspected training run, head by head."""
+
+import numpy as np
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+from saddles.measures.spectra import need
+
+SHARE = 0.1
+"""A singular value counts as active above this share of the largest that its spectrum ever has."""
+
+
+def rank_growth(heads: xr.Dataset, share: float = SHARE) -> xr.Dataset:
+    """Count active singular values over time, and how many become active from one row to the next.
+
+    A value is active above max(`share` · the largest σ₁ of its spectrum over all times, the noise floor). The
+    count before the first row is 0, since the change is then zero. Two values that become active between two rows
+    may still have come one after the other: rows close in time decide more.
+
+    Args:
+        heads: the group `heads` or `modules` of a recording or an inspection: `singular_value` over (time, …, index)
+            and, where it is there, `noise_floor` over (time, …).
+        share: of the largest value.
+
+    Returns:
+        `active` and `gain` (time, …), and over all spectra and rows: `rises` (rows in which a count rises), `single`
+        (the share of those that rise by one), `largest_gain`, `falls` (the share of rows in which a count falls).
+    """
+    need(heads, "singular_value")
+    values = heads["singular_value"]
+    if values.dims[0] != "time" or values.dims[-1] != "index":
+        raise SaddlesError.about(
+            f"singular_value over {values.dims} came", "(time, …, index) is measured", "give the group `heads`"
+        )
+    if not 0 < share < 1:
+        raise SaddlesError.about(f"share={share} came", "a share between 0 and 1 is needed", "0.1 is usual")
+    level = share * values.max(["time", "index"])
+    if "noise_floor" in heads:
+        level = np.maximum(level, heads["noise_floor"].fillna(0.0))
+    active = ((values > level) & (values > 0)).sum("index")
+    gain = xr.concat([active.isel(time=[0]), active.diff("time")], "time", coords="minimal", compat="override")
+    gain = gain.assign_coords({name: active.coords[name] for name in active.coords if "time" in active[name].dims})
+    rises = int((gain > 0).sum())
+    return xr.Dataset(
+        {
+            "active": active.transpose(*values.dims[:-1]),
+            "gain": gain.transpose(*values.dims[:-1]),
+            "rises": rises,
+            "single": float((gain == 1).sum()) / rises if rises else np.nan,
+            "largest_gain": int(gain.max()),
+            "falls": float((gain.isel(time=slice(1, None)) < 0).mean()) if gain.sizes["time"] > 1 else 0.0,
+        },
+        attrs={"share": share},
+    )

@@ -1,0 +1,314 @@
+"""Rank growth over a series of checkpoints: `inspect(paths)`, piece by piece, resumable, in bounded memory.
+
+A piece is one layer's heads or one matrix of one checkpoint. At most the tensors of one layer's attention, or two
+tensors of one matrix, are in memory.
+
+    DIR/run.json          what is measured, and whether it is finished
+    DIR/parts/            finished pieces, used when the work goes on, removed at the end
+    DIR/trajectory.zarr   the result; after an interruption, the checkpoints that are complete
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+from saddles.core.progress import bar
+from saddles.core.provenance import machine, versions
+from saddles.core.trajectory import FINISHED, load, save
+from saddles.measures.factored import rank_measures
+from saddles.probe.checkpoints import Source, Weights
+from saddles.probe.delta import delta, effort, spectrum_of
+from saddles.probe.layout import Head, Layout, Module
+from saddles.probe.measuring import Each, Row, label, measure_heads, measure_initial, need_heads
+from saddles.probe.measuring import _pad as pad
+from saddles.probe.series import Series, find_places, open_series
+from saddles.probe.threads import calm_pool
+
+INTERRUPTED = "stopped: interrupted"
+
+
+def inspect(
+    paths: Source | Sequence[Source],
+    reference: Source | None = None,
+    *,
+    modules: bool = True,
+    only: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> xr.DataTree:
+    """Measure every head's ΔKQ and ΔVO and every matrix' ΔW along a series of checkpoints.
+
+    Args:
+        paths: a folder of checkpoints, one checkpoint, or a list of them: Hugging Face folders, .safetensors,
+            torch files. The series is checked first (see `saddles.probe.series`).
+        reference: the model at the start; None takes the first checkpoint, which then is no row of the result.
+        modules: measure the plain matrices too. Their spectra are complete and exact to the accuracy that
+            `saddles.probe.delta` states; they take most of the time, ten processor seconds and more for a matrix
+            4096 wide.
+        only: a regular expression; matrices whose name it does not match are left out.
+        out: a folder for the result. The same call goes on where an interrupted one stopped; a finished one is
+            read back; a folder of anything else is refused.
+
+    Returns:
+        groups `heads` and `modules` as `saddles.probe.spectra` gives them, one `time` a checkpoint; notes on the
+        series in the attribute `notes`, a JSON list.
+    """
+    began = time.perf_counter()
+    series = open_series(paths, reference)
+    need_heads(series.layout)
+    layout = dataclasses.replace(series.layout, modules=_chosen(series.layout, only) if modules else ())
+    store = Store(None if out is None else Path(out), _identity(series, layout))
+    if store.finished:
+        return load(store.trajectory)
+    work = Work(series, layout, store)
+    try:
+        store.begin(series)
+        work.carry_out()
+    except BaseException as error:
+        stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"stopped: {error}"
+        store.end(work.tree(stopped, began), stopped)
+        raise
+    tree = work.tree(FINISHED, began)
+    assert tree is not None
+    store.end(tree, FINISHED)
+    return tree
+
+
+def planned_folder(
+    paths: Sequence[Source], reference: Source | None = None, modules: bool = True, only: str | None = None
+) -> Path:
+    """Where an inspection goes if nothing is said: runs/inspect/HASH, the same for the same checkpoints and words."""
+    places = [str(Path(str(place)).resolve()) for place in find_places(paths)[0]]
+    words = [*places, str(reference), str(modules), str(only)]
+    return Path("runs") / "inspect" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:10]
+
+
+def _chosen(layout: Layout, only: str | None) -> tuple[Module, ...]:
+    if only is None:
+        return layout.modules
+    try:
+        kept = tuple(module for module in layout.modules if re.search(only, module.parameter))
+    except re.error as error:
+        raise SaddlesError.about(
+            f"only={only!r} came", "a regular expression is needed", f"it says: {error}"
+        ) from error
+    if not kept:
+        raise SaddlesError.about(
+            f"only={only!r} came",
+            f"it matches none of {len(layout.modules)} matrices",
+            f"one is {layout.modules[0].parameter}",
+        )
+    return kept
+
+
+def _identity(series: Series, layout: Layout) -> dict[str, Any]:
+    """What would be measured, by content."""
+    names = hashlib.sha256("\n".join(module.parameter for module in layout.modules).encode()).hexdigest()[:16]
+    return {"prints": list(series.prints), "steps": list(series.steps), "modules": names}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Work:
+    """The pieces of an inspection, in order."""
+
+    series: Series
+    layout: Layout
+    store: "Store"
+
+    def carry_out(self) -> None:
+        """Make every piece that is not there yet."""
+        with calm_pool(1) as pool:  # a second thread would hold another product's tensors
+            pieces = list(self._pieces(pool.map))
+            with bar("spectra of changes", sum(amount for _, amount, _ in pieces)) as progress:
+                for name, amount, make in pieces:
+                    self.store.piece(name, make)
+                    progress.advance(amount)
+
+    def _pieces(self, each: Each) -> Iterator[tuple[str, float, Callable[[], Row]]]:
+        """Name, effort and work of every piece."""
+        start = self.series.start
+        for layer, heads in self.layout.layers().items():
+            yield f"start-{layer}", _head_effort(heads, start) / 4, partial(_initial, heads, start, each)
+        for place, point in enumerate(self.series.points):
+            for layer, heads in self.layout.layers().items():
+                work = partial(_heads, heads, point, start, each)
+                yield f"{place}-heads-{layer}", _head_effort(heads, start), work
+            for number, module in enumerate(self.layout.modules):
+                yield f"{place}-module-{number}", effort(module.shape), partial(_module, module, point, start)
+
+    def tree(self, status: str, began: float) -> xr.DataTree | None:
+        """The checkpoints that are complete, labelled; None where none is."""
+        layers, count = range(len(self.layout.layers())), len(self.layout.modules)
+        first = self._joined([f"start-{layer}" for layer in layers])
+        rows, steps = [], []
+        for place, step in enumerate(self.series.steps):
+            heads = self._joined([f"{place}-heads-{layer}" for layer in layers])
+            modules = self._joined([f"{place}-module-{number}" for number in range(count)]) if count else {}
+            if first is None or heads is None or modules is None:
+                break
+            row = {f"heads/{name}": values[:, 0] for name, values in heads.items()}
+            if modules:
+                modules |= rank_measures(modules["singular_value"])
+            rows.append(row | {f"modules/{name}": values for name, values in modules.items()})
+            steps.append(step)
+        if first is None or not rows:
+            return None
+        found = label(self.layout, steps, rows, {name: values[:, 0] for name, values in first.items()}, status)
+        facts = {
+            "kind": "inspection",
+            "reference": self.series.start.place,
+            "checkpoints": json.dumps([point.place for point in self.series.points[: len(steps)]], ensure_ascii=False),
+            "notes": json.dumps(self.series.notes, ensure_ascii=False),
+            "stored_as": ", ".join(sorted({self.series.start.types[name] for name in self.layout.parameters()})),
+            "wall_time_s": round(self.store.spent + time.perf_counter() - began, 3),
+        }
+        found.attrs |= facts
+        return found
+
+    def _joined(self, names: list[str]) -> Row | None:
+        """Pieces along a new first axis; None where one is not there."""
+        parts = [self.store.read(name) for name in names]
+        whole = [part for part in parts if part is not None]
+        if len(whole) < len(parts):
+            return None
+        return {name: pad([part[name] for part in whole]) for name in whole[0]}
+
+
+def _module(module: Module, point: Weights, start: Weights) -> Row:
+    found = spectrum_of(delta(module.parameter, point, start))
+    return {"singular_value": found.values, "noise_floor": np.asarray(found.noise_floor)}
+
+
+def _heads(heads: Sequence[Head], point: Weights, start: Weights, each: Each) -> Row:
+    found = measure_heads(Layout(tuple(heads), (), ()), point.read, start.read, each)
+    if np.isnan(found["singular_value"]).any():
+        raise SaddlesError.about(
+            f"{heads[0].attention} of {point.place} or of the reference holds numbers that are not finite",
+            "finite weights are needed",
+            "did the training diverge?",
+        )
+    return found
+
+
+def _initial(heads: Sequence[Head], start: Weights, each: Each) -> Row:
+    return measure_initial(Layout(tuple(heads), (), ()), start.read, each)
+
+
+def _shape(head: Head, start: Weights) -> tuple[int, int]:
+    factor = head.factors["Q"]
+    return factor.shape(start.shapes[factor.parameter])
+
+
+def _head_effort(heads: Sequence[Head], start: Weights) -> float:
+    """Billions of operations: two products, two QR of d × 2d_h and a core."""
+    width, inner = _shape(heads[0], start)
+    return len(heads) * (32.0 * width * inner**2 + 200.0 * inner**3) / 1e9
+
+
+class Store:
+    """Pieces in memory, or in a folder that survives interruption."""
+
+    def __init__(self, folder: Path | None, identity: dict[str, Any]) -> None:
+        self.folder, self.identity = folder, identity
+        self.memory: dict[str, Row] = {}
+        self.record = self._record()
+        self.spent = float(self.record.get("wall_time_s", 0.0))
+        self.finished = self.record.get("status") == FINISHED
+
+    @property
+    def trajectory(self) -> Path:
+        """Where the result lies."""
+        assert self.folder is not None
+        return self.folder / "trajectory.zarr"
+
+    def _record(self) -> dict[str, Any]:
+        if self.folder is None or not self.folder.exists():
+            return {}
+        if not self.folder.is_dir() or (any(self.folder.iterdir()) and not (self.folder / "run.json").is_file()):
+            raise SaddlesError.about(f"{self.folder} exists already", "nothing is overwritten", "choose another folder")
+        if not (self.folder / "run.json").is_file():
+            return {}
+        try:
+            record = json.loads((self.folder / "run.json").read_text("utf-8"))
+        except ValueError as error:
+            raise SaddlesError.about(
+                f"{self.folder / 'run.json'} cannot be read", "it must be JSON", "choose another folder"
+            ) from error
+        if record.get("identity") != self.identity:
+            raise SaddlesError.about(
+                f"{self.folder} holds another run",
+                "it can only go on with the same checkpoints",
+                "choose another folder",
+            )
+        return record
+
+    def begin(self, series: Series) -> None:
+        """Make the folder and say what is measured."""
+        if self.folder is None:
+            return
+        try:
+            (self.folder / "parts").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SaddlesError.about(
+                f"{self.folder} cannot be written ({error.strerror})",
+                "a folder with write permission is needed",
+                "choose another place",
+            ) from error
+        self.record |= {
+            "kind": "inspection", "identity": self.identity, "reference": series.start.place,
+            "checkpoints": [point.place for point in series.points], "notes": list(series.notes),
+            "versions": versions(), "machine": machine(), "status": "running",
+        }  # fmt: skip
+        self._write()
+
+    def end(self, tree: xr.DataTree | None, status: str) -> None:
+        """Write what is complete; at the end of all work, remove the pieces."""
+        if self.folder is None or not (self.folder / "parts").is_dir():
+            return
+        if tree is not None:
+            shutil.rmtree(self.trajectory, ignore_errors=True)
+            save(tree, self.trajectory)
+            self.record["wall_time_s"] = tree.attrs["wall_time_s"]
+        self.record["status"] = status
+        self._write()
+        if status == FINISHED:
+            shutil.rmtree(self.folder / "parts", ignore_errors=True)
+
+    def _write(self) -> None:
+        assert self.folder is not None
+        draft = self.folder / ".run.json"
+        draft.write_text(json.dumps(self.record, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        os.replace(draft, self.folder / "run.json")
+
+    def piece(self, name: str, make: Callable[[], Row]) -> None:
+        """Make a piece unless it is there."""
+        if self.read(name) is not None:
+            return
+        made = make()
+        if self.folder is None:
+            self.memory[name] = made
+            return
+        draft = self.folder / "parts" / f".{name}.npz"
+        np.savez(draft, **made)  # pyright: ignore[reportArgumentType]
+        os.replace(draft, self.folder / "parts" / f"{name}.npz")
+
+    def read(self, name: str) -> Row | None:
+        """A piece, or None where it is not there."""
+        if self.folder is None:
+            return self.memory.get(name)
+        file = self.folder / "parts" / f"{name}.npz"
+        if not file.is_file():
+            return None
+        with np.load(file, allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}

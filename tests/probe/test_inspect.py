@@ -1,0 +1,181 @@
+"""Inspection of a series: numbers against dense float64 loops, resumption, and what is refused."""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from planted import planted, tiny, trained
+
+import saddles
+from saddles.core.errors import SaddlesError
+from saddles.probe import inspection
+from saddles.probe.checkpoints import open_weights
+from saddles.probe.inspection import inspect
+
+RANKS = {"stable_rank", "effective_rank", "energy_rank_90", "energy_rank_99"}
+NAMES = {"singular_value", "frobenius_norm", "noise_floor"} | RANKS
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A series of GPT-2: steps 0, 10 and 20, one of them in shards."""
+    place = tmp_path_factory.mktemp("series")
+    base = tiny("gpt2")
+    models = {0: base, 10: planted(base, 1), 20: trained(base)}
+    for step, model in models.items():
+        model.save_pretrained(place / f"checkpoint-{step}", max_shard_size="30KB" if step == 10 else "5GB")
+    return place, models
+
+
+def _products(model, layer: int, head: int) -> dict[str, np.ndarray]:
+    """W_K W_Qᵀ and W_V W_Oᵀ of one head of GPT-2, dense in float64."""
+    block = model.transformer.h[layer].attn
+    fused, out = (w.weight.detach().double().numpy() for w in (block.c_attn, block.c_proj))
+    q, k, v = (fused[:, 32 * i + 16 * head : 32 * i + 16 * head + 16] for i in range(3))
+    return {"KQ": k @ q.T, "VO": v @ out[16 * head : 16 * head + 16]}
+
+
+def test_numbers_agree_with_a_dense_loop(home):
+    place, models = home
+    tree: Any = inspect(place)
+    heads, modules = tree["heads"], tree["modules"]
+    assert set(heads.data_vars) >= NAMES
+    assert heads["singular_value"].dims == ("time", "layer", "head", "product", "index")
+    assert modules["singular_value"].dims == ("time", "module", "index")
+    assert heads["step"].values.tolist() == [10, 20]
+    for time, step in enumerate((10, 20)):
+        for layer in range(2):
+            for head in range(2):
+                start, now = _products(models[0], layer, head), _products(models[step], layer, head)
+                for product in ("KQ", "VO"):
+                    exact = np.linalg.svd(now[product] - start[product], compute_uv=False)
+                    where = {"layer": layer, "head": head, "product": product}
+                    found = heads["singular_value"].isel(time=time).sel(where).values
+                    np.testing.assert_allclose(found, exact[: len(found)], atol=1e-6 * exact[0])
+                    rank = float(heads["stable_rank"].isel(time=time).sel(where))
+                    assert rank == pytest.approx((exact**2).sum() / exact[0] ** 2, rel=1e-5)
+        start, now = (dict(models[s].named_parameters()) for s in (0, step))
+        for name in modules["module"].values:
+            exact = torch.linalg.svdvals(now[str(name)].detach().double() - start[str(name)].detach().double()).numpy()
+            found = modules["singular_value"].isel(time=time).sel(module=name).dropna("index").values
+            np.testing.assert_allclose(found, exact, atol=1e-8 * max(exact[0], 1e-30))
+    unmoved = modules.sel(module="transformer.wte.weight").isel(time=0)
+    assert float(unmoved["frobenius_norm"]) == float(unmoved["stable_rank"]) == 0.0
+    assert json.loads(tree.attrs["notes"]) == []
+
+
+def test_one_pair_equals_the_spectra_of_two_live_models(home):
+    place, models = home
+    one: Any = inspect(place / "checkpoint-20", reference=place / "checkpoint-0")
+    live: Any = saddles.probe.spectra(models[20], models[0])
+    for group in ("heads", "modules"):
+        for name in NAMES:
+            xr.testing.assert_allclose(
+                one[group][name].drop_vars(["step", "time"]), live[group][name].drop_vars(["step", "time"]),
+                rtol=1e-4, atol=1e-7,
+            )  # fmt: skip
+    torch.save(models[20].state_dict(), place / "end.pt")
+    by_file: Any = inspect(place / "end.pt", reference=models[0])
+    xr.testing.assert_allclose(by_file["modules"]["stable_rank"].drop_vars(["step", "time"]),
+                               one["modules"]["stable_rank"].drop_vars(["step", "time"]))  # fmt: skip
+    (place / "end.pt").unlink()
+
+
+def test_heads_alone_are_the_same_heads(home):
+    place, _ = home
+    alone: Any = inspect(place, modules=False)
+    whole: Any = inspect(place, only="wte")
+    xr.testing.assert_allclose(alone["heads"].to_dataset(), whole["heads"].to_dataset())
+    assert not alone["modules"].data_vars
+
+
+def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monkeypatch):
+    place, _ = home
+    honest, made = inspection._module, []
+
+    def interrupted(module, point, start):
+        made.append((point.step, module.parameter))
+        if len(made) == 14:
+            raise KeyboardInterrupt
+        return honest(module, point, start)
+
+    monkeypatch.setattr(inspection, "_module", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        inspect(place, out=tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "stopped: interrupted"
+    partial = saddles.load(tmp_path / "out")
+    assert partial["heads"]["step"].values.tolist() == [10]
+    assert partial.attrs["status"] == "stopped: interrupted"
+    done = made[:13]
+    made.clear()
+    monkeypatch.setattr(
+        inspection, "_module", lambda *all_: made.append((all_[1].step, all_[0].parameter)) or honest(*all_)
+    )
+    tree: Any = inspect(place, out=tmp_path / "out")
+    assert not set(made) & set(done)
+    fresh: Any = inspect(place)
+    xr.testing.assert_allclose(tree["modules"].to_dataset(), fresh["modules"].to_dataset())
+    assert not (tmp_path / "out" / "parts").exists()
+    monkeypatch.setattr(inspection.Work, "carry_out", lambda self: pytest.fail("a finished run is not repeated"))
+    again: Any = inspect(place, out=tmp_path / "out")
+    xr.testing.assert_identical(again["heads"].to_dataset(), saddles.load(tmp_path / "out")["heads"].to_dataset())
+
+
+def test_nothing_is_overwritten(home, tmp_path):
+    place, _ = home
+    inspect(place / "checkpoint-10", reference=place / "checkpoint-0", modules=False, out=tmp_path / "a")
+    with pytest.raises(SaddlesError, match="another run"):
+        inspect(place / "checkpoint-20", reference=place / "checkpoint-0", modules=False, out=tmp_path / "a")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    with pytest.raises(SaddlesError, match="nothing is overwritten"):
+        inspect(place, out=tmp_path / "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
+
+
+def test_only_some_matrices(home):
+    place, _ = home
+    tree: Any = inspect(place, only=r"mlp\.c_fc")
+    assert tree["modules"]["module"].values.tolist() == [f"transformer.h.{i}.mlp.c_fc.weight" for i in (0, 1)]
+    with pytest.raises(SaddlesError, match="matches none"):
+        inspect(place, only="nothing")
+    with pytest.raises(SaddlesError, match="regular expression"):
+        inspect(place, only="(")
+
+
+def test_a_model_without_attention_and_numbers_that_are_not_finite(home, tmp_path):
+    _, models = home
+    plain = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+    torch.save(plain.state_dict(), tmp_path / "step-0.pt")
+    torch.save(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)).state_dict(), tmp_path / "step-1.pt")
+    with pytest.raises(SaddlesError, match="no attention head"):
+        inspect(tmp_path)
+    broken = trained(models[0])
+    with torch.no_grad():
+        broken.transformer.h[1].mlp.c_fc.weight[0, 0] = float("inf")
+    with pytest.raises(SaddlesError, match="not finite"):
+        inspect(broken, reference=models[0], out=tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"].startswith("stopped: ")
+    with torch.no_grad():
+        broken.transformer.h[0].attn.c_attn.weight[0, 0] = float("nan")
+    with pytest.raises(SaddlesError, match=r"transformer\.h\.0\.attn of .* not finite"):
+        inspect(broken, reference=models[0], modules=False)
+
+
+def test_blocks_do_not_change_the_noise_floor(monkeypatch):
+    from saddles.probe.delta import delta, spectrum_of
+
+    base = tiny("gpt2").bfloat16()
+    start, now = open_weights(base), open_weights(trained(base))
+    whole = {
+        n: spectrum_of(delta(n, now, start)).noise_floor
+        for n in ("transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight")
+    }
+    monkeypatch.setattr("saddles.probe.delta.BLOCK", 100)
+    for name, floor in whole.items():
+        assert spectrum_of(delta(name, now, start)).noise_floor == pytest.approx(floor, rel=1e-6)
+    assert dataclasses.is_dataclass(start)
