@@ -22,6 +22,7 @@ from saddles.diagonal import (
     squared_error,
 )
 from saddles.diagonal.risk import risk_of
+from saddles.measures import balance_drift
 
 
 def _head(x, key_query, value_output):
@@ -94,6 +95,39 @@ def test_flow_equals_ordinary_gradient_flow_of_the_weights():
     np.testing.assert_allclose(flow["u"], plain[:, 0], atol=2e-5)
     np.testing.assert_allclose(flow["beta"], plain[:, 0] * plain[:, 1], atol=2e-5)
     np.testing.assert_allclose(flow["time"], times * np.log(100))
+
+
+@pytest.mark.parametrize("batch", [None, 8])
+def test_balance_drifts_in_proportion_to_the_rate_and_not_in_the_flow(batch):
+    model = LinearDiagonal(4)
+    task = TeacherStudent(model, 40, seed=2)
+    flow = simulate(model, task, Flow(-3.0), times=[0.0, 1.0, 3.0], keep=["weights"])
+    assert float(balance_drift(flow).max()) < 1e-14
+    rates = np.array([0.02, 0.01, 0.005])
+    drift = []
+    for rate in rates:
+        steps = round(9.0 / rate)
+        run = simulate(model, task, Descent(rate, steps, -3.0, batch, save_every=steps), keep=["weights"])
+        drift.append(float(balance_drift(run)[-1]))
+    assert abs(np.polyfit(np.log(rates), np.log(drift), 1)[0] - 1) < 0.15
+
+
+def test_a_list_of_scales_becomes_an_axis_on_the_rescaled_clock():
+    model = LinearDiagonal(3)
+    task = TeacherStudent(model, 30, seed=1)
+    scales = [-5.0, -50.0]
+    both = simulate(model, task, Flow(scales), times=[0.0, 0.5, 1.0])
+    assert both["beta"].dims == ("time", "log_alpha", "coordinate")
+    np.testing.assert_array_equal(both["time"], [0.0, 0.5, 1.0])
+    assert both["time"].attrs["unit"] == "rescaled time"
+    for scale in scales:
+        one = simulate(model, task, Flow(scale), times=[0.0, 0.5, 1.0])
+        np.testing.assert_array_equal(both["beta"].sel(log_alpha=scale), one["beta"])
+        np.testing.assert_allclose(both["own_time"].sel(log_alpha=scale), one["time"])
+    free = simulate(model, task, Flow(scales, until=1.0))
+    assert np.isfinite(free["beta"]).all()
+    with pytest.raises(SaddlesError, match="α lies below 1"):
+        Flow([-5.0, 1.0])
 
 
 def test_conservation_in_the_flow_and_its_law_in_descent():

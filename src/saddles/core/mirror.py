@@ -226,13 +226,19 @@ class Stepper:
             before = size
         return None
 
-    def respond(self, there: np.ndarray, residual: np.ndarray, c: float) -> np.ndarray:
-        """(I + c H D)⁻¹ residual, where only coordinates with a slope D couple."""
-        slopes = self.coordinates.slope(there)
-        active = np.flatnonzero(c * max(self.hessian.scale, 1e-300) * slopes > 1e-6)
-        new = active[~self.hessian.known[active]]
+    def know(self, there: np.ndarray, chosen: np.ndarray) -> None:
+        """Ask for the Hessian columns of chosen coordinates that are not known yet."""
+        new = chosen[~self.hessian.known[chosen]]
         if len(new):
             self.hessian.put(new, self.columns(self.coordinates.beta(there), new))
+
+    def respond(self, there: np.ndarray, residual: np.ndarray, c: float, without: int | None = None) -> np.ndarray:
+        """(I + c H D)⁻¹ residual, where only coordinates with a slope D couple; `without` counts as none."""
+        slopes = self.coordinates.slope(there)
+        if without is not None:
+            slopes[without] = 0.0
+        active = np.flatnonzero(c * max(self.hessian.scale, 1e-300) * slopes > 1e-6)
+        self.know(there, active)
         block = self.hessian.matrix[:, active] * slopes[active] * c
         inner = block[active].copy()
         inner[np.diag_indices(len(active))] += 1.0

@@ -145,20 +145,21 @@ def _save(
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """A crossed plateau: S = base + (t − since) speed + bend e^{pace (t − to)}."""
+    """A crossed plateau: S = base + (t − since) speed + bend y + curl y², y = e^{pace (t − to)}."""
 
     since: float
     to: float
     base: np.ndarray
     speed: np.ndarray
     bend: np.ndarray
+    curl: np.ndarray
     pace: float
     error: float
 
     def at(self, times: np.ndarray) -> np.ndarray:
         """S at some times."""
-        growth = np.exp(np.minimum(self.pace * (times - self.to), 0.0))
-        return self.base + (times - self.since)[:, None] * self.speed + growth[:, None] * self.bend
+        growth = np.exp(np.minimum(self.pace * (times - self.to), 0.0))[:, None]
+        return self.base + (times - self.since)[:, None] * self.speed + growth * self.bend + growth**2 * self.curl
 
     def landmarks(self) -> np.ndarray:
         """Instants at which the growing coordinate's β is e^-2, e^-4, … of its size at the far end."""
@@ -187,33 +188,41 @@ def _cross(stepper: Stepper, until: float) -> _Line | None:
         if length < WORTH * stepper.step:
             return None
         pace = 2 * abs(speed[leader]) if leader is not None else 1 / length
-        bend, error = _bend(stepper, base + length * speed, speed, pace)
+        bend, curl, error = _bend(stepper, base + length * speed, speed, pace, leader)
         if error <= stepper.tolerance:
-            line = _Line(stepper.time, stepper.time + length, base, speed, bend, pace, error)
+            line = _Line(stepper.time, stepper.time + length, base, speed, bend, curl, pace, error)
             _leave(stepper, line, until)
             return line
-        length -= 0.5 * np.log(error / (0.5 * stepper.tolerance)) / pace
+        length -= np.log(error / (0.5 * stepper.tolerance)) / (3 * pace)
     return None
 
 
-def _bend(stepper: Stepper, there: np.ndarray, speed: np.ndarray, pace: float) -> tuple[np.ndarray, float]:
-    """What a coordinate growing as e^{pace t} did to S by the end of a plateau, to first order, and its error.
+def _bend(
+    stepper: Stepper, there: np.ndarray, speed: np.ndarray, pace: float, leader: int | None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """What a coordinate growing as y = e^{pace t} did to S by the end of a plateau, to second order, and its error.
 
-    bend e^{pace t} solves δS' = −H D δS + (g − speed) e^{pace t}; how far the true forces at the bent
-    point differ from its derivative, divided by the pace, is the error (second order, or a wrong H).
+    First order: bend y solves δS' = −H D δS − H_leader β_leader y. Second order: curl y² takes what the true forces at
+    the far end say is missing. The error is what they miss then, there and at y = 1/2, over the pace.
     """
-    bend = np.zeros_like(there)
+    bend, curl = np.zeros_like(there), np.zeros_like(there)
+    if leader is not None:
+        stepper.know(there, np.array([leader]))
+        pushed = -stepper.hessian.matrix[:, leader] * stepper.coordinates.beta(there)[leader]
+        bend = stepper.respond(there, pushed / pace, 1 / pace, without=leader)
     error = np.inf
     for _ in range(3):
-        force = stepper.evaluate(there + bend)
-        missing = force - speed - pace * bend
+        missing = stepper.evaluate(there + bend + curl) - speed - pace * bend - 2 * pace * curl
         before, error = error, float(np.abs(missing).max()) / pace
         if not np.isfinite(error):
-            return bend, 1e3
+            return bend, curl, 1e3
         if error <= 0.1 * stepper.tolerance or error > 0.5 * before:
             break
-        bend = bend + stepper.respond(there + bend, missing / pace, 1 / pace)
-    return bend, error
+        curl = curl + stepper.respond(there + bend + curl, missing / (2 * pace), 1 / (2 * pace))
+    if leader is None or error > stepper.tolerance:
+        return bend, curl, error
+    half = stepper.evaluate(there - speed * np.log(2) / pace + bend / 2 + curl / 4)
+    return bend, curl, max(error, float(np.abs(half - speed - pace * (bend + curl) / 2).max()) / pace)
 
 
 def _leave(stepper: Stepper, line: _Line, until: float) -> None:
@@ -235,15 +244,15 @@ def _resting(stepper: Stepper, slope: np.ndarray, room: float) -> np.ndarray:
 def _length(stepper: Stepper, speed: np.ndarray, resting: np.ndarray, room: float) -> tuple[float, int | None]:
     """How long the first coordinate to grow may grow, and which it is.
 
-    A coordinate at linear speed g changes S by influence/(4|g|). The first may reach √tolerance / 2 (its effect
-    is corrected to first order), the others the tolerance.
+    A coordinate at linear speed g changes S by influence/(4|g|). The first may reach tolerance^{1/3} / 2 (its effect
+    is corrected to second order), the others the tolerance.
     """
     coords, pace = stepper.coordinates, np.where(resting, 0.0, speed)
     level = np.where(pace > 0, coords.log_p + stepper.shift, coords.log_q - stepper.shift)
     scale = np.log(max(stepper.hessian.scale, 1e-300))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         gap = 0.5 * (np.log(8 * np.abs(pace)) - scale) - level
-        first = np.where(pace != 0, (gap + 0.5 * np.log(np.sqrt(stepper.tolerance) / 2)) / np.abs(pace), np.inf)
+        first = np.where(pace != 0, (gap + 0.5 * np.log(np.cbrt(stepper.tolerance) / 2)) / np.abs(pace), np.inf)
         others = np.where(pace != 0, (gap + 0.5 * np.log(stepper.tolerance)) / np.abs(pace), np.inf)
     if not np.isfinite(first).any():
         return room, None

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from saddles.core.errors import SaddlesError
@@ -44,7 +45,9 @@ def simulate(
         device: "cpu", "gpu", or "gpu:1"; None is JAX's default.
         precision: "float64" or "float32".
 
-    A field of the model that accepts a list (such as width or variance) adds an axis of its name.
+    A field of the model or the method that accepts a list (such as width, variance or log_alpha) adds an
+    axis of its name. Where the runs' clocks then differ, `time` is the clock that `times` are given in, and
+    each run's own is kept as `own_time`.
     """
     run = _room(model, "simulate", "a model").simulate
     return _lay_out(run, model, task, method, times, seed, keep, device, precision)
@@ -90,7 +93,8 @@ def _lay_out(
     if precision not in ("float64", "float32"):
         raise SaddlesError.about(f"precision={precision!r} came", "float64 or float32 is run", "leave it out")
     axes: dict[str, list[Any]] = {}
-    axes |= {name: list(getattr(model, name)) for name in _listed(model)}
+    for owner in (model, method):
+        axes |= {name: list(getattr(owner, name)) for name in _listed(owner)}
     if not isinstance(seed, int):
         axes["seed"] = [int(s) for s in seed]
     if any(not values for values in axes.values()):
@@ -104,18 +108,40 @@ def _lay_out(
         runs[values] = (
             _with(model, chosen),
             task,
-            method,
+            _with(method, chosen),
             {"seed": chosen.get("seed", seed), **options},
         )
     made = {key: run(*who, times=times, **how) for key, (*who, how) in runs.items()}
     if times is None and not any("step" in one.coords for one in made.values()):
-        longest = max((one["time"].values for one in made.values()), key=lambda clock: clock[-1])
+        longest = max((_clock(one) for one in made.values()), key=lambda clock: clock[-1])
         made = {
-            key: one if one.sizes["time"] == len(longest) and (one["time"].values == longest).all()
-            else run(*runs[key][:-1], times=longest, **runs[key][-1])
+            key: one if np.array_equal(_clock(one), longest) else run(*runs[key][:-1], times=longest, **runs[key][-1])
             for key, one in made.items()
-        }  # fmt: skip
-    return _stack(made, axes)
+        }
+    return _stack(_on_one_clock(made), axes)
+
+
+def _clock(run: Trajectory) -> np.ndarray:
+    """The clock that `times` are given in: `time`, or the coordinate that the run's attribute `clock` names."""
+    return run[run.attrs.get("clock", "time")].values
+
+
+def _on_one_clock(made: dict[tuple[Any, ...], Trajectory]) -> dict[tuple[Any, ...], Trajectory]:
+    """Runs that share the clock that was asked for (up to rounding) but not their own are put on the former."""
+    one, *others = made.values()
+    clock = _clock(one)
+    shared = all(len(_clock(other)) == len(clock) and np.allclose(_clock(other), clock) for other in others)
+    if not shared or all(np.array_equal(one["time"].values, other["time"].values) for other in others):
+        return made
+    return {key: _moved(run, clock) for key, run in made.items()}
+
+
+def _moved(run: Trajectory, clock: np.ndarray) -> Trajectory:
+    name, own = run.attrs.get("clock", "time"), run["time"]
+    moved = run.assign_coords(time=clock).assign(own_time=("time", own.values))
+    moved["time"].attrs["unit"] = own.attrs.get("unit", "") if name == "time" else name.replace("_", " ")
+    moved["own_time"].attrs |= own.attrs
+    return moved if name == "time" else moved.drop_vars(name)
 
 
 def _listed(owner: Any) -> list[str]:

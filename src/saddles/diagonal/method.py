@@ -1,18 +1,23 @@
 """How a network of this lab is trained: its exact flow, or descent in its ordinary weights."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from saddles.core.errors import SaddlesError
 from saddles.core.methods import GradientDescent
+from saddles.core.verbs import AXIS
 
 SMALLEST = -300.0
 """log α below which weights are not held as ordinary numbers."""
 
 
-def check_log_alpha(log_alpha: float) -> None:
-    """Refuse α ≥ 1 and what is not a number."""
-    if not (math.isfinite(log_alpha) and log_alpha < 0):
+def check_log_alpha(log_alpha: Any) -> None:
+    """Refuse α ≥ 1 and what is not a number, also in a list."""
+    if isinstance(log_alpha, list | tuple):
+        for value in log_alpha:
+            check_log_alpha(value)
+    elif not (math.isfinite(log_alpha) and log_alpha < 0):
         raise SaddlesError.about(
             f"log_alpha={log_alpha!r} came (α = {_alpha(log_alpha)})",
             "α lies below 1, and its natural logarithm is passed",
@@ -29,7 +34,7 @@ class Flow:
     """Gradient flow from u(0), v(0) = α(u₀, v₀), in exact log-scale coordinates, plateaus crossed.
 
     Args:
-        log_alpha: log α; any negative number, −2302.6 (α = 1e-1000) included.
+        log_alpha: log α; any negative number, −2302.6 (α = 1e-1000) included; a list adds the axis `log_alpha`.
         until: rescaled time t / log(1/α) to stop at; None runs until every force has fallen to
             a thousandth of the largest at β = 0 (what is left is a thousand times slower), at most
             until 10,000 / max|g(0)|.
@@ -38,7 +43,7 @@ class Flow:
         max_steps: most solver steps.
     """
 
-    log_alpha: float
+    log_alpha: Any = field(metadata=AXIS)
     until: float | None = None
     tolerance: float = 1e-5
     cross: bool = True
@@ -65,21 +70,21 @@ class Descent:
     Args:
         rate: learning rate η; gradient time is η × step.
         steps: how many.
-        log_alpha: log α of the initial weights; they must be ordinary numbers (α ≥ 1e-130).
+        log_alpha: log α of the initial weights; they must be ordinary numbers (α ≥ 1e-130); a list adds an axis.
         batch: samples a step, drawn with replacement by the run's seed; None is all of them.
         save_every: save the start, every so many steps, and the last.
     """
 
     rate: float
     steps: int
-    log_alpha: float = -4.605170185988091
+    log_alpha: Any = field(default=-4.605170185988091, metadata=AXIS)
     batch: int | None = None
     save_every: int = 1
 
     def __post_init__(self) -> None:
         check_log_alpha(self.log_alpha)
         GradientDescent(self.rate, self.steps, self.save_every)
-        if self.log_alpha < SMALLEST:
+        if min(self.log_alpha if isinstance(self.log_alpha, list | tuple) else [self.log_alpha]) < SMALLEST:
             raise SaddlesError.about(
                 f"log_alpha={self.log_alpha!r} came", f"descent holds weights down to e^{SMALLEST:g}", "use Flow"
             )

@@ -17,6 +17,9 @@ GONE = 1e-9
 COARSE = 1e-3
 """Error of S a step while the flow is followed; only its basin matters, the end is polished."""
 
+NOWHERE = 400.0
+"""|S| at which a coordinate that left is zero in float64."""
+
 STEPS = 3000
 
 
@@ -86,11 +89,13 @@ def _embed(part: np.ndarray, chosen: np.ndarray, size: int) -> np.ndarray:
 
 
 def _polish(flow: Stepper, alive: np.ndarray, start: float) -> np.ndarray | None:
-    """Newton's method in S, which keeps signs, until forces are 1e-11 of `start` or round-off; None if it leads away.
+    """Newton's method until forces are 1e-11 of `start` or round-off; None if it leads away.
 
-    Flat directions (tied coordinates) are left where the flow put them.
+    The step is taken in β (exact for a quadratic loss), or in S where it would change a sign. Coordinates that
+    left are put to zero first. Flat directions (tied coordinates) are left where the flow put them.
     """
     shift, which = flow.shift.copy(), np.flatnonzero(alive)
+    shift[~alive] = -NOWHERE * np.sign(flow.coordinates.beta(shift)[~alive])
     push = flow.evaluate(shift)[which]
     exact = False
     for _ in range(25):
@@ -104,8 +109,7 @@ def _polish(flow: Stepper, alive: np.ndarray, start: float) -> np.ndarray | None
             exact = True
         step = _newton(flow, shift, which, push)
         if step is not None:
-            trial = shift.copy()
-            trial[which] += step
+            trial = _moved(flow, shift, which, step)
             there = flow.evaluate(trial)[which]
             if float(np.abs(there).max()) < 0.5 * size:
                 shift, push, exact = trial, there, False
@@ -115,6 +119,16 @@ def _polish(flow: Stepper, alive: np.ndarray, start: float) -> np.ndarray | None
         exact = True
     near = float(np.abs(push).max(initial=0.0)) <= 1e-7 * start
     return shift if near and _firm(flow, shift, which, start) else None
+
+
+def _moved(flow: Stepper, shift: np.ndarray, which: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """S after a small change of it, made in β = β(S) + dβ/dS step where that keeps every sign."""
+    beta = flow.coordinates.beta(shift)
+    aim = beta.copy()
+    aim[which] += flow.coordinates.slope(shift)[which] * step
+    trial = shift.copy()
+    trial[which] = flow.coordinates.shift(aim)[which] if (aim * beta > 0)[which].all() else shift[which] + step
+    return trial
 
 
 def _firm(flow: Stepper, shift: np.ndarray, which: np.ndarray, start: float) -> bool:

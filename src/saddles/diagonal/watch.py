@@ -54,5 +54,6 @@ def label(
         model=model,
         task=task,
         log_alpha=log_alpha,
+        clock="rescaled_time",
         **facts,
     )

@@ -52,7 +52,7 @@ def _deepest(loss: np.ndarray) -> int:
     return int(np.argmax((scaled - np.minimum.accumulate(scaled, axis=0)).max(axis=0)))
 
 
-def _entries(axis: Any, clock: np.ndarray, jacobian: np.ndarray, place: str = "center right") -> None:
+def _entries(axis: Any, clock: np.ndarray, jacobian: np.ndarray, place: str = "center right", columns: int = 2) -> None:
     size = jacobian.shape[1]
     for p in range(size):
         axis.plot(clock, jacobian[:, p, p], color=COLOURS[p], label=f"w{_low(p + 1)}{_low(p + 1)}", **MEASURED)
@@ -62,7 +62,7 @@ def _entries(axis: Any, clock: np.ndarray, jacobian: np.ndarray, place: str = "c
             axis.plot(
                 clock, jacobian[:, p, j], color=GREY, linestyle=next(styles), label=f"w{_low(j + 1)}{_low(p + 1)}"
             )
-    axis.legend(fontsize=8, ncols=2 if size > 2 else 1, loc=place, frameon=True, edgecolor="none", framealpha=0.9)
+    axis.legend(fontsize=8, ncols=columns if size > 2 else 1, loc=place, frameon=True, edgecolor="none", framealpha=0.9)
 
 
 def _low(number: int) -> str:
@@ -145,13 +145,14 @@ def failure_plot(trajectory: xr.Dataset) -> Figure:
         figure, (axes,) = sheet(1, 3, 15, 4.4)
         for axis, rank in zip(axes, (3, 2), strict=False):
             one = trajectory.sel(rank=rank)
-            _entries(axis, clock[1:], one["jacobian"].transpose("time", "row", "column").values[1:], "center left")
+            _entries(axis, clock[1:], one["jacobian"].transpose("time", "row", "column").values[1:], columns=1)
             axis.axvline(horizon, color=INK, linewidth=1)
             axis.annotate(
                 "horizon",
-                (horizon, 0.45),
+                (horizon, 0.3),
                 xycoords=("data", "axes fraction"),
-                xytext=(4, 0),
+                xytext=(3, 0),
+                rotation=90,
                 fontsize=8,
                 textcoords="offset points",
             )
@@ -177,8 +178,8 @@ def failure_plot(trajectory: xr.Dataset) -> Figure:
         axes[2].set(
             xscale="log",
             yscale="log",
-            xlabel="predicted time of growth",
-            ylabel="seen",
+            xlabel="predicted time of growth (gradient time)",
+            ylabel="time at which the entry is ½ (gradient time)",
             title=f"{said.shape[0]} starts of full rank",
         )
         axes[2].legend()

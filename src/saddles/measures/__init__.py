@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from saddles.measures.loss_curves import descents as descents
     from saddles.measures.loss_curves import turning_points as turning_points
     from saddles.measures.modes import alignment as alignment
+    from saddles.measures.modes import balance_drift as balance_drift
     from saddles.measures.modes import crossing_time as crossing_time
     from saddles.measures.modes import gram_error as gram_error
     from saddles.measures.modes import invariant_drift as invariant_drift
@@ -32,6 +33,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "alignment": "saddles.measures.modes",
+        "balance_drift": "saddles.measures.modes",
         "best": "saddles.measures.spectra",
         "crossing_time": "saddles.measures.modes",
         "descents": "saddles.measures.loss_curves",

@@ -80,3 +80,16 @@ def invariant_drift(trajectory: xr.Dataset) -> xr.DataArray:
     first = np.linalg.norm(balance[0])
     drift = np.linalg.norm(balance - balance[0], axis=(1, 2)) / first
     return xr.DataArray(drift, dims="time", coords={"time": trajectory["time"]}, name="invariant_drift")
+
+
+def balance_drift(trajectory: xr.Dataset) -> xr.DataArray:
+    """Largest |(u²−v²)(t) − (u²−v²)(0)| over coordinates, over the largest u²+v² at t.
+
+    Gradient flow of u ⊙ v conserves u²−v²; a step of descent multiplies it by 1 − η²g², so over a fixed time
+    the drift of gradient descent is of first order in η. Needs `weights` (u and v).
+    """
+    need(trajectory, "u", "v")
+    u, v = trajectory["u"], trajectory["v"]
+    balance = u**2 - v**2
+    drift = abs(balance - balance.isel(time=0)).max("coordinate") / (u**2 + v**2).max("coordinate")
+    return drift.rename("balance_drift")

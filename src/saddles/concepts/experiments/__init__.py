@@ -1,5 +1,6 @@
 """The experiments of the concepts lab: one row here, one module each."""
 
+from dataclasses import replace
 from typing import Any
 
 from saddles.core.experiment import Experiment, Size
@@ -66,7 +67,7 @@ def _search(number: str, title: str, starts: int, seconds: int) -> Experiment:
     )
 
 
-EXPERIMENTS = [
+_ROWS = [
     _orders("2a", "A larger signal is learned first: one layer, three signals", 2, 10, 5),
     _orders("2b", "More diversity is learned first and reverses the order: one layer, five spreads", 2, 15, 5),
     _memorisation(
@@ -231,4 +232,19 @@ EXPERIMENTS = [
         },
     ),
 ]
+_GPU = {
+    "2a": 20, "2b": 30, "2c": 25, "3": 25, "5": 100, "7": 5, "8": 35, "9": 70, "10": 20, "11": 15, "12": 30, "13": 25,
+    "14": 25, "theory-vs-sgd": 15, "breakdown": 15, "pivot-law": 10, "lemmas": 50,
+}  # fmt: skip
+"""Seconds of the paper's settings on one H200, compilation included."""
+
+
+def _with_gpu(row: Experiment) -> Experiment:
+    seconds = _GPU[row.name.partition("/")[2].removeprefix("figure-")]
+    sizes = dict(row.sizes)
+    paper = sizes.pop("paper")
+    return replace(row, sizes={**sizes, "gpu": Size(seconds, paper.settings), "paper": paper})
+
+
+EXPERIMENTS = [_with_gpu(row) for row in _ROWS]
 """In the order of the paper; the last two are this project's."""

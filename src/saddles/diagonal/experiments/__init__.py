@@ -56,15 +56,19 @@ _PERTURB: dict[str, dict[str, Any]] = {
 _HEADS: dict[str, Any] = {"layers": 2, "heads": 2, "feedforward": 0, "spread": 0.15, "points": 301}
 
 
-def _experiment(name: str, title: str, **sizes: Size) -> Experiment:
+def _experiment(name: str, title: str, gpu: int, **sizes: Size) -> Experiment:
+    """A row; size `gpu` is the paper's, in the seconds that one GPU takes."""
     module = f"saddles.diagonal.experiments.{name.replace('-', '_')}"
-    return Experiment(f"diagonal/{name}", title, PAPER, module, sizes)
+    tiny, laptop, paper = sizes["tiny"], sizes["laptop"], sizes["paper"]
+    rows = {"tiny": tiny, "laptop": laptop, "gpu": Size(gpu, paper.settings), "paper": paper}
+    return Experiment(f"diagonal/{name}", title, PAPER, module, rows)
 
 
 EXPERIMENTS = [
     _experiment(
         "figure-2",
         "An attention head learns one coordinate at a time, at every initial scale, as Algorithm 1 predicts",
+        gpu=220,
         tiny=Size(5, _CURVES["tiny"] | _ORDER["tiny"]),
         laptop=Size(50, _CURVES["laptop"] | _ORDER["laptop"]),
         paper=Size(900, _CURVES["paper"] | _ORDER["paper"]),
@@ -72,13 +76,15 @@ EXPERIMENTS = [
     _experiment(
         "figure-8-9",
         "The weights of an attention head, one panel an initial scale",
+        gpu=60,
         tiny=Size(4, _CURVES["tiny"]),
         laptop=Size(25, _CURVES["laptop"]),
-        paper=Size(300, _CURVES["paper"]),
+        paper=Size(240, _CURVES["paper"]),
     ),
     _experiment(
         "linear",
         "The linear diagonal network: Algorithm 1 equals the constrained least-squares path",
+        gpu=90,
         tiny=Size(4, {"dim": 8, "samples": 16, "factors": 3, "decades": 100, "points": 201, "seeds": 2}),
         laptop=Size(30, {"dim": 20, "samples": 40, "factors": 5, "decades": 300, "points": 1201, "seeds": 10}),
         paper=Size(120, {"dim": 40, "samples": 80, "factors": 8, "decades": 1000, "points": 2001, "seeds": 20}),
@@ -86,6 +92,7 @@ EXPERIMENTS = [
     _experiment(
         "transformer",
         "Two layers of two heads: tied by symmetry, one head at a time when it is broken",
+        gpu=80,
         tiny=Size(
             5, _HEADS | {"dim": 2, "samples": 30, "tokens": 3, "stages": 2, "decades": [30], "seeds": 1, "points": 61}
         ),
@@ -100,6 +107,7 @@ EXPERIMENTS = [
     _experiment(
         "figure-10",
         "Assumption 4.4: weights perturbed at random times return",
+        gpu=10,
         tiny=Size(5, _PERTURB["tiny"]),
         laptop=Size(40, _PERTURB["laptop"]),
         paper=Size(300, _PERTURB["paper"]),
@@ -107,6 +115,7 @@ EXPERIMENTS = [
     _experiment(
         "figure-11",
         "Assumption 4.5: weights perturbed as a stage begins end at the same point",
+        gpu=10,
         tiny=Size(5, _PERTURB["tiny"]),
         laptop=Size(40, _PERTURB["laptop"]),
         paper=Size(300, _PERTURB["paper"]),
@@ -114,6 +123,7 @@ EXPERIMENTS = [
     _experiment(
         "full-head",
         "A head with full matrices: singular values rise one at a time",
+        gpu=25,
         tiny=Size(5, {"dim": 4, "samples": 40, "tokens": 4, "decades": 2, "until": 60.0, "points": 81, "seeds": 1}),
         laptop=Size(
             45, {"dim": 8, "samples": 200, "tokens": 6, "decades": 5, "until": 150.0, "points": 301, "seeds": 3}

@@ -11,7 +11,7 @@ from saddles.diagonal.method import Flow
 from saddles.diagonal.theory import Incremental
 from saddles.measures.activations import stages
 
-FACTS = ("agrees", "same_before", "gap", "margin", "time_error", "finite_error")
+FACTS = ("agrees", "same_before", "gap", "margin", "time_error", "finite_error", "scale_error")
 
 
 def log_alpha(decades: float) -> float:
@@ -31,8 +31,9 @@ def compare_stages(model: Any, task: Any, seed: int, count: int, decades: list[i
     Returns variables over (decade, stage): `agrees` (coordinate and sign are as predicted), `same_before`
     (the same coordinates were active before it), `gap` and `margin` (of the two smallest Δ, relative to Δ and to
     the stage's time, divided by 2 max|log p₀, q₀|/log(1/α): above 1 the start cannot reverse the order by itself),
-    `time_error` and `finite_error` (relative error of the limit's and of the finite form's time; NaN where the
-    stage does not agree).
+    `time_error` and `finite_error` (relative error of the limit's and of the finite form's time), and `scale_error`
+    (largest |log_α|u+v| − b| over coordinates at the activation, the invariant of (20)); these three are NaN where
+    the stage does not agree.
     """
     limit = predict(model, task, Incremental(count + 1), seed=seed)
     end = 1.05 * float(limit["stage_time"][-1])
@@ -47,7 +48,8 @@ def _one(
     model: Any, task: Any, seed: int, count: int, decades: int, limit: xr.Dataset, end: float
 ) -> dict[str, np.ndarray]:
     scale = log_alpha(decades)
-    seen = stages(simulate(model, task, Flow(scale, until=end), seed=seed))
+    flow = simulate(model, task, Flow(scale, until=end), seed=seed)
+    seen = stages(flow)
     finite = predict(model, task, Incremental(count, log_alpha=scale), seed=seed)
     allowed = freedom(model, seed) / -scale
     found = {name: np.full(count, np.nan) for name in FACTS}
@@ -61,6 +63,15 @@ def _one(
         if here == there:
             when = float(seen["unit_time"][k])
             found["time_error"][k] = abs(when / float(limit["stage_time"][k]) - 1)
+            found["scale_error"][k] = np.abs(_at(flow, when) - limit["stage_log_scale"].values[k]).max()
             if k < finite.sizes["stage"] and int(finite["stage_coordinate"][k]) == here[0]:
                 found["finite_error"][k] = abs(when / float(finite["stage_time"][k]) - 1)
     return found
+
+
+def _at(flow: xr.Dataset, when: float) -> np.ndarray:
+    """Log-scale weights at a rescaled time, linear between saved instants."""
+    clock, rows = flow["rescaled_time"].values, flow["log_scale"].values
+    after = int(np.clip(np.searchsorted(clock, when), 1, len(clock) - 1))
+    part = (when - clock[after - 1]) / (clock[after] - clock[after - 1])
+    return (1 - part) * rows[after - 1] + part * rows[after]

@@ -11,6 +11,9 @@ Claims and their thresholds:
   active before it.)
 - *Times.* The error of the limit's stage times falls like 1/log(1/α): the median slope over the stages that
   agree at every α is within 0.1 of −1.
+- *Log-scales.* The invariant of the proof, log_α of the weights at a stage tends to b^k ((19), (20)), has no rate
+  in the text; the start shifts it by a constant over log(1/α). The largest error over coordinates must fall at least
+  half as fast as that: median log-log slope over stages ≤ −1/2.
 - *Finite form.* The first activation's time at the largest of these α, before any transition has acted: 1e-3.
 """
 
@@ -128,9 +131,16 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         ),
         judge(
             "Errors of the predicted stage times fall like 1/log(1/α): distance of the median slope from −1",
-            values=np.abs(_slopes(trajectory) + 1),
+            values=np.abs(_slopes(trajectory, "time_error") + 1),
             relation="<=",
             threshold=0.1,
+        ),
+        judge(
+            "Log-scale weights at the stages tend to b: median log-log slope of the largest error against log(1/α)",
+            where="(19), (20)",
+            values=_slopes(trajectory, "scale_error"),
+            relation="<=",
+            threshold=-0.5,
         ),
         judge(
             "The finite-α form gives the time of the first activation: relative error at the largest of these α",
@@ -142,11 +152,11 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     ]
 
 
-def _slopes(trajectory: xr.Dataset) -> np.ndarray:
-    """Median over stages of the slope of the time error, one a seed, over stages that agree at every α."""
+def _slopes(trajectory: xr.Dataset, name: str) -> np.ndarray:
+    """Median over stages of the log-log slope of an error, one a seed, over stages that agree at every α."""
     clock = np.log(trajectory["deep"].values.astype(float))
     found = []
-    for errors in trajectory["time_error"].transpose("seed", "deep", "order_stage").values:
+    for errors in trajectory[name].transpose("seed", "deep", "order_stage").values:
         whole = np.isfinite(errors).all(axis=0) & (errors > 0).all(axis=0)
         if whole.any():
             found.append(np.median(np.polyfit(clock, np.log(errors[:, whole]), 1)[0]))
