@@ -3,7 +3,9 @@
 Nothing is downloaded unless a data set is asked for by name (`hf:NAME`), and no pickle is opened.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,15 +118,19 @@ def _cifar(name: str) -> Images:
         files = [f"data_batch_{i}.bin" for i in range(1, 6)] if tens else ["train.bin"]
         train = [_binary(binary / file, 1 if tens else 2) for file in files]
         test = _binary(binary / ("test_batch.bin" if tens else "test.bin"), 1 if tens else 2)
-        return Images(name, *map(np.concatenate, zip(*train, strict=True)), *test, 10 if tens else 100)
+        return Images(name, *_concatenated(train), *test, 10 if tens else 100)
     if tens and (folder / "cifar10_test.npz").exists():
         parts = [folder / f"cifar10_train_{i}.npz" for i in range(5)]
         if all(part.exists() for part in parts):
-            pictures, labels = map(np.concatenate, zip(*(_residuals(part) for part in parts), strict=True))
+            pictures, labels = _concatenated([_residuals(part) for part in parts])
         else:
             pictures, labels = _mosaic(folder)
         return Images(name, pictures, labels, *_residuals(folder / "cifar10_test.npz"), 10)
     raise MissingDataError.about(f"no {name} was found in the data folder", "its files are needed there", HOW)
+
+
+def _concatenated(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([pictures for pictures, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
 def _binary(file: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
@@ -141,31 +147,47 @@ def _residuals(file: Path) -> tuple[np.ndarray, np.ndarray]:
     """Pixels from differences modulo 256 (red and blue minus green, then along rows and columns)."""
 
     def opened() -> tuple[np.ndarray, np.ndarray]:
-        with np.load(file, allow_pickle=False) as stored:
-            return stored["residual"], stored["labels"].astype(np.int64)
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            residual, labels = stored["residual"], stored["labels"].astype(np.int64)
+        planes = np.cumsum(np.cumsum(residual, axis=2, dtype=np.uint8), axis=3, dtype=np.uint8)
+        planes[0] += planes[1]
+        planes[2] += planes[1]
+        return np.ascontiguousarray(planes.transpose(1, 2, 3, 0)), labels
 
-    residual, labels = _read(file, opened)
-    planes = np.cumsum(np.cumsum(residual, axis=2, dtype=np.uint8), axis=3, dtype=np.uint8)
-    planes[0] += planes[1]
-    planes[2] += planes[1]
-    return np.ascontiguousarray(planes.transpose(1, 2, 3, 0)), labels
+    return _read(file, opened)
 
 
 def _mosaic(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """All training images in one JPEG of 200 rows of 250 tiles (slightly lossy), labels beside it."""
+    """All training images as tiles of one JPEG, row by row (slightly lossy), labels beside it."""
     file, names = folder / "cifar10_train_lite.jpg", folder / "cifar10_train_labels.npy"
     if not (file.exists() and names.exists()):
-        raise MissingDataError.about("no training images of cifar10 were found", "npz files or the mosaic", HOW)
+        raise MissingDataError.about(
+            "no training images of cifar10 were found",
+            "the five npz files or the mosaic and its labels are needed",
+            HOW,
+        )
 
     def opened() -> np.ndarray:
         from PIL import Image
 
-        with Image.open(file) as picture:
-            return np.asarray(picture)
+        with _unlimited(Image), Image.open(file) as picture:
+            whole = np.asarray(picture.convert("RGB"))
+        rows, columns = whole.shape[0] // 32, whole.shape[1] // 32
+        tiles = whole.reshape(rows, 32, columns, 32, 3).transpose(0, 2, 1, 3, 4)
+        return np.ascontiguousarray(tiles.reshape(-1, 32, 32, 3))
 
-    whole = _read(file, opened)
-    tiles = whole.reshape(200, 32, 250, 32, 3).transpose(0, 2, 1, 3, 4).reshape(50_000, 32, 32, 3)
-    return np.ascontiguousarray(tiles), np.load(names, allow_pickle=False).astype(np.int64)
+    labels = _read(names, lambda: np.load(names, allow_pickle=False).astype(np.int64))
+    return _read(file, opened), labels
+
+
+@contextlib.contextmanager
+def _unlimited(library: Any) -> Iterator[None]:
+    """Let the mosaic be larger than what the library takes for an attack."""
+    before, library.MAX_IMAGE_PIXELS = library.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        library.MAX_IMAGE_PIXELS = before
 
 
 def _read(file: Path, opened: Any) -> Any:
@@ -181,41 +203,64 @@ def _corrupt(file: Path, why: str) -> SaddlesError:
     return SaddlesError.about(f"{file.name} cannot be read ({why})", "a whole file is needed", "fetch it again")
 
 
-def _folder(folder: Path) -> Images:
-    """train/CLASS/*.png and test/CLASS/*.png, all of one size."""
-    parts = []
+def class_files(folder: Path) -> tuple[list[str], dict[str, list[tuple[Path, int]]]]:
+    """Classes, and the files of train/CLASS/ and test/CLASS/ (or val/CLASS/) with the number of their class."""
+    last = next((name for name in ("test", "val", "validation") if (folder / name).is_dir()), None)
     names = sorted(place.name for place in (folder / "train").glob("*") if place.is_dir())
-    if not names or not (folder / "test").is_dir():
+    if not names or last is None:
         raise SaddlesError.about(
-            f"{folder} came", "train/ and test/ with one folder a class are needed", "see the documentation"
+            f"{folder} came", "train/ and test/ (or val/) with one folder a class are needed", "see the documentation"
         )
-    from PIL import Image
+    strange = sorted({place.name for place in (folder / last).glob("*") if place.is_dir()} - set(names))
+    if strange:
+        raise SaddlesError.about(
+            f"{folder / last} has the class {strange[0]}",
+            f"{folder / 'train'} has none of that name",
+            "check the folders",
+        )
+    found = {}
+    for split, place in (("train", folder / "train"), ("test", folder / last)):
+        files = [(file, i) for i, name in enumerate(names) for file in sorted((place / name).glob("*.*"))]
+        if not files:
+            raise SaddlesError.about(f"{place} holds no images", "files in one folder a class are needed", "fill it")
+        found[split] = files
+    return names, found
 
-    for split in ("train", "test"):
-        pictures, labels = [], []
-        for number, name in enumerate(names):
-            for file in sorted((folder / split / name).iterdir()):
-                with _read(file, lambda file=file: Image.open(file)) as picture:
-                    pictures.append(np.asarray(picture.convert("RGB")))
-                labels.append(number)
+
+def decoded(file: Path) -> np.ndarray:
+    """One image file as uint8 (row, column, 3)."""
+
+    def opened() -> np.ndarray:
+        from PIL import Image
+
+        with Image.open(file) as picture:
+            return np.asarray(picture.convert("RGB"))
+
+    return _read(file, opened)
+
+
+def _folder(folder: Path) -> Images:
+    """A folder of classes whose images have one size, all in memory."""
+    names, found = class_files(folder)
+    parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for split, files in found.items():
+        pictures = [decoded(file) for file, _ in files]
         sizes = {one.shape for one in pictures}
         if len(sizes) != 1:
             raise SaddlesError.about(
-                f"{folder / split}: images of {len(sizes)} sizes came", "all have one size", "resize them first"
+                f"{folder}, {split}: images of {len(sizes)} sizes came", "all have one size", "resize them first"
             )
-        parts += [np.stack(pictures), np.array(labels)]
-    return Images(folder.name, *parts, len(names))
+        parts[split] = np.stack(pictures), np.array([label for _, label in files])
+    return Images(folder.name, *parts["train"], *parts["test"], len(names))
 
 
 def _hub(name: str) -> Images:
     """A data set of the hub with the splits train and test (or validation) and columns img/image and label."""
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
-        raise SaddlesError.about(
-            f"hf:{name} came", "the package datasets loads it", "pip install datasets"
-        ) from error
-    found = load_dataset(name)
+        raise SaddlesError.about(f"hf:{name} came", "the package datasets loads it", "pip install datasets") from error
+    found = hub_set(load_dataset, name)
     last = "test" if "test" in found else "validation"
     columns = found["train"].column_names
     picture = next((word for word in ("img", "image") if word in columns), None)
@@ -224,8 +269,21 @@ def _hub(name: str) -> Images:
         raise SaddlesError.about(
             f"hf:{name} has the columns {', '.join(columns)}", "an image and a label column are needed", "use another"
         )
-    parts: list[np.ndarray] = []
-    for split in ("train", last):
-        parts.append(np.stack([np.asarray(one.convert("RGB"), dtype=np.uint8) for one in found[split][picture]]))
-        parts.append(np.asarray(found[split][label]))
-    return Images(name, *parts, int(parts[1].max()) + 1)
+
+    def read(part: Any) -> tuple[np.ndarray, np.ndarray]:
+        pictures = [np.asarray(one.convert("RGB"), dtype=np.uint8) for one in part[picture]]
+        return np.stack(pictures), np.asarray(part[label])
+
+    train = read(found["train"])
+    return Images(name, *train, *read(found[last]), int(train[1].max()) + 1)
+
+
+def hub_set(load: Any, name: str, *more: Any) -> Any:
+    """What the hub's library gives, or one sentence where it cannot."""
+    try:
+        return load(name, *more)
+    except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise MissingDataError.about(
+            f"hf:{name} could not be loaded ({why})", "it is fetched by that name", HOW
+        ) from error

@@ -6,6 +6,8 @@ Nothing is downloaded unless a data set is asked for by name (`hf:NAME`).
 import gzip
 import lzma
 import os
+import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from saddles.core.errors import MissingDataError, SaddlesError
+from saddles.transformers.images import hub_set
 
 HOW = "set SADDLES_DATA or --data to the folder that holds it, or give the path of a text file"
 
@@ -31,18 +34,21 @@ class Text:
 
     def blocks(self, length: int) -> "Text":
         """The same cut into rows of equal length; what does not fill a row is left out."""
-        parts = []
-        for tokens in (self.train, self.valid):
+
+        def cut(tokens: np.ndarray) -> np.ndarray:
             rows = len(tokens) // length
             if not rows:
                 raise SaddlesError.about(
-                    f"{self.name} has {len(tokens)} tokens in a part", f"blocks of {length} are cut", "use shorter blocks"
+                    f"{self.name} has {len(tokens)} tokens in a part",
+                    f"blocks of {length} are cut",
+                    "use shorter blocks",
                 )
-            parts.append(tokens[: rows * length].reshape(rows, length))
-        return Text(self.name, *parts, self.vocabulary)
+            return tokens[: rows * length].reshape(rows, length)
+
+        return Text(self.name, cut(self.train), cut(self.valid), self.vocabulary)
 
 
-def load_text(source: str, *, units: str = "bpe", seed: int = 0) -> Text:
+def load_text(source: str, *, units: str = "bpe", seed: int = 0, most: int | None = None) -> Text:
     """Find text.
 
     Args:
@@ -50,19 +56,18 @@ def load_text(source: str, *, units: str = "bpe", seed: int = 0) -> Text:
             last tenth validates), or "hf:NAME" for a data set of the hub with a column `text`, which downloads it.
         units: "bpe" for the 50,257 tokens of GPT-2 (its two files in the data folder), "bytes" for 256.
         seed: of made text.
+        most: bytes that are used of each part; None uses all.
     """
     if units not in ("bpe", "bytes"):
         raise SaddlesError.about(f"units={units!r} came", "bpe and bytes are known", "use one of them")
-    train, valid = _parts(source, seed)
-    if units == "bytes":
-        return Text(source, *(np.frombuffer(part.encode(), np.uint8).astype(np.int64) for part in (train, valid)), 256)
-    encode = _encoder()
-    return Text(source, encode(train), encode(valid), END + 1)
+    encode = _encoder() if units == "bpe" else _as_bytes
+    train, valid = (encode(part[:most]) for part in _parts(source, seed))
+    return Text(source, train, valid, END + 1 if units == "bpe" else 256)
 
 
-def _parts(source: str, seed: int) -> tuple[str, str]:
+def _parts(source: str, seed: int) -> tuple[bytes, bytes]:
     if source == "made":
-        return _tenth(made(seed))
+        return _tenth(made(seed).encode())
     if source.startswith("hf:"):
         return _hub(source.removeprefix("hf:"))
     if source in ("wikitext2", "shakespeare", "enwik8"):
@@ -81,20 +86,26 @@ def _parts(source: str, seed: int) -> tuple[str, str]:
     raise MissingDataError.about(f"the text {source!r} came", "there is no such data set or file", HOW)
 
 
-def _tenth(whole: str) -> tuple[str, str]:
+def _tenth(whole: bytes) -> tuple[bytes, bytes]:
     at = int(0.9 * len(whole))
     return whole[:at], whole[at:]
 
 
-def _open(file: Path) -> str:
+def _open(file: Path) -> bytes:
     openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
     try:
         with openers.get(file.suffix, open)(file, "rb") as stream:
-            return stream.read().decode("utf-8", errors="replace")
+            return stream.read()
     except FileNotFoundError as error:
         raise MissingDataError.about(f"no {file.name} was found", "it is the data set", HOW) from error
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise SaddlesError.about(f"{file.name} cannot be read ({error})", "a whole file is needed", "fetch it again") from error
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise SaddlesError.about(
+            f"{file.name} cannot be read ({error})", "a whole file is needed", "fetch it again"
+        ) from error
+
+
+def _as_bytes(text: bytes) -> np.ndarray:
+    return np.frombuffer(text, np.uint8).astype(np.int64)
 
 
 def _encoder() -> Any:
@@ -102,14 +113,16 @@ def _encoder() -> Any:
     files = [Path(place or ".") / name for name in ("gpt2_vocab.json", "gpt2_merges.txt")]
     if not place or not all(file.exists() for file in files):
         raise MissingDataError.about(
-            "no GPT-2 vocabulary was found", "gpt2_vocab.json and gpt2_merges.txt are needed", "put them into SADDLES_DATA"
+            "no GPT-2 vocabulary was found",
+            "gpt2_vocab.json and gpt2_merges.txt are needed",
+            "put them into SADDLES_DATA",
         )
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer(*(str(file) for file in files))
 
-    def encode(text: str) -> np.ndarray:
-        lines = text.splitlines(keepends=True)
+    def encode(text: bytes) -> np.ndarray:
+        lines = re.findall(r"[^\n]*\n|[^\n]+", text.decode("utf-8", errors="replace"))
         pieces = ["".join(lines[at : at + 1000]) for at in range(0, len(lines), 1000)]
         return np.concatenate([np.asarray(one.ids, dtype=np.int64) for one in tokenizer.encode_batch(pieces)])
 
@@ -130,11 +143,18 @@ def made(seed: int = 0, words: int = 12_000) -> str:
     return "".join(lines)
 
 
-def _hub(name: str) -> tuple[str, str]:
+def _hub(name: str) -> tuple[bytes, bytes]:
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise SaddlesError.about(f"hf:{name} came", "the package datasets loads it", "pip install datasets") from error
     path, _, part = name.partition(":")
-    found = load_dataset(path, part or None)
-    return "".join(found["train"]["text"]), "".join(found["validation"]["text"])
+    found = hub_set(load_dataset, path, *([part] if part else []))
+    if not {"train", "validation"} <= set(found) or "text" not in found["train"].column_names:
+        raise SaddlesError.about(
+            f"hf:{name} has the parts {', '.join(found)}",
+            "train and validation with a column text are needed",
+            "use another",
+        )
+    train, valid = ("".join(found[split]["text"]).encode() for split in ("train", "validation"))
+    return train, valid

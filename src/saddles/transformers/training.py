@@ -3,7 +3,11 @@
 import contextlib
 import math
 import os
+import shutil
+import signal
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +19,9 @@ import xarray as xr
 
 from saddles.core.errors import SaddlesError
 from saddles.core.progress import bar
-from saddles.core.trajectory import FINISHED
+from saddles.core.trajectory import DIVERGED, FINISHED
 from saddles.probe.recorder import Recorder, watch
+from saddles.transformers import processes
 from saddles.transformers.feed import Feed
 from saddles.transformers.recipe import Recipe
 
@@ -55,15 +60,15 @@ class _State:
         try:
             stored = torch.load(file, map_location=device, weights_only=True)
             self.model.load_state_dict(stored["model"])
-        except (RuntimeError, KeyError, EOFError) as error:
+            self.optimiser.load_state_dict(stored["optimiser"])
+            self.step, self.rows = stored["step"], stored["rows"]
+            self.sums, self.since = stored["sums"].to(device), stored["since"]
+        except Exception as error:
             raise SaddlesError.about(
                 f"{file} does not fit this model ({str(error).splitlines()[0]})",
                 "a run goes on with the settings it began with",
                 "start anew with --fresh",
             ) from error
-        self.optimiser.load_state_dict(stored["optimiser"])
-        self.step, self.rows = stored["step"], stored["rows"]
-        self.sums, self.since = stored["sums"].to(device), stored["since"]
 
 
 def train(
@@ -86,27 +91,49 @@ def train(
         every: steps from one measurement to the next.
         evaluate_every: steps from one test to the next, a multiple of `every`; None tests at every measurement.
         folder: holds the checkpoint and the recording; what is there already is gone on with.
-        store_every: seconds from one checkpoint to the next.
+        store_every: seconds from one checkpoint to the next; checkpoints are written at measurements.
         compiled: None compiles on a GPU only.
 
-    Under a launcher such as torchrun every process takes its share of each batch. A loss that is not a number stops
-    the run; what was seen until then is kept, and the status says so.
+    Under a launcher such as torchrun every process takes its share of each batch, and only the first one's result
+    holds anything. A loss that is not a number stops the run; what was seen until then is kept, and the status says so.
+    The first Ctrl-C is held back until the step is whole and stored.
     """
+    processes.join()
+    _check(feed, recipe, every, evaluate_every)
     device = next(model.parameters()).device
     gpu = device.type == "cuda"
-    place = Path(folder) if folder is not None else None
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
     state = _State(model, recipe.build(model.parameters(), gpu), sums=torch.zeros((), device=device))
-    file = place / "checkpoint.pt" if place is not None else None
+    file, recording = _places(Path(folder) if folder is not None else None)
     if file is not None and file.exists():
         state.restore(file, device)
+    elif recording is not None and processes.rank() == 0:
+        shutil.rmtree(recording, ignore_errors=True)  # begun, but killed before the first checkpoint
     runner = torch.compile(model) if (gpu if compiled is None else compiled) else model
-    loop = _Loop(state, _shared(runner), runner, feed, recipe, every, evaluate_every or every, gpu)
-    recording = place / "recording" if place is not None else None
-    with _kindly(recipe), watch(model, every, out=recording, step=state.step) as run:
+    loop = _Loop(state, processes.shared(runner), runner, feed, recipe, every, evaluate_every or every, gpu)
+    with _kindly(recipe), _unhurried(), watch(model, every, out=recording, step=state.step) as run:
         status = loop.go(run, file, store_every, title)
     return _joined(run, loop, status)
+
+
+def _places(folder: Path | None) -> tuple[Path | None, Path | None]:
+    if folder is None:
+        return None, None
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "checkpoint.pt", folder / "recording"
+
+
+def _check(feed: Feed, recipe: Recipe, every: int, evaluate_every: int | None) -> None:
+    parts = recipe.accumulate * processes.count()
+    if feed.size % parts:
+        raise SaddlesError.about(
+            f"batches of {feed.size} for {processes.count()} processes and accumulate={recipe.accumulate} came",
+            "parts of a batch have one size, or the mean over them is not that of the batch",
+            f"use a batch that is a multiple of {parts}",
+        )
+    if every < 1 or (evaluate_every or every) % every:
+        raise SaddlesError.about(
+            f"every={every}, evaluate_every={evaluate_every} came", "tests fall on measurements", "use a multiple"
+        )
 
 
 @dataclass
@@ -123,31 +150,30 @@ class _Loop:
     def go(self, run: Recorder, file: Path | None, store_every: float, title: str) -> str:
         """Step until the end; returns the status."""
         state, stored = self.state, time.monotonic()
-        with bar(title, self.recipe.steps) as progress:
+        with bar(title, self.recipe.steps) as progress, _patient() as asked:
             progress.reach(state.step)
-            try:
-                while state.step < self.recipe.steps:
-                    self._step()
-                    run.step(state.step)
-                    if state.step % self.every == 0 or state.step == self.recipe.steps:
-                        if not self._look():
-                            return f"stopped: the loss is not a number at step {state.step}: try a smaller rate"
-                        progress.reach(state.step)
-                    if file is not None and time.monotonic() - stored > store_every:
+            while state.step < self.recipe.steps:
+                self._step()
+                run.step(state.step)
+                if state.step % self.every == 0 or state.step == self.recipe.steps:
+                    if not self._look():
+                        return f"{DIVERGED} at step {state.step}: the loss is not a number; try a smaller rate"
+                    progress.reach(state.step)
+                    if time.monotonic() - stored > store_every:
                         self._store(run, file)
                         stored = time.monotonic()
-            except KeyboardInterrupt:
-                if file is not None:
-                    self._store(run, file)
-                raise
-        if file is not None:
-            self._store(run, file)
+                if asked:
+                    if processes.count() == 1:  # the others may be at another step
+                        self._store(run, file)
+                    raise KeyboardInterrupt
+        self._store(run, file)
         return FINISHED
 
-    def _store(self, run: Recorder, file: Path) -> None:
+    def _store(self, run: Recorder, file: Path | None) -> None:
+        if file is None or processes.rank():
+            return
         run.flush()
-        if _rank() == 0:
-            self.state.store(file)
+        self.state.store(file)
 
     def _step(self) -> None:
         state = self.state
@@ -156,11 +182,11 @@ class _Loop:
         state.optimiser.zero_grad(set_to_none=True)
         parts = self.recipe.accumulate
         for part in range(parts):
-            share = slice(_rank() * parts + part, None, _processes() * parts)
-            waits = contextlib.nullcontext() if part == parts - 1 else _quiet(self.shared)
-            with waits, self._precision():
-                loss = self.feed.loss(self.shared, state.step, share) / parts
-            loss.backward()
+            share = slice(processes.rank() * parts + part, None, processes.count() * parts)
+            with contextlib.nullcontext() if part == parts - 1 else processes.quiet(self.shared):
+                with self._precision():
+                    loss = self.feed.loss(self.shared, state.step, share) / parts
+                loss.backward()
             state.sums += loss.detach()
         state.optimiser.step()
         state.step, state.since = state.step + 1, state.since + 1
@@ -168,16 +194,15 @@ class _Loop:
     def _look(self) -> bool:
         """Write a row; False where the loss is not a number."""
         state = self.state
-        mean = _averaged(state.sums) / max(state.since, 1)
+        mean = processes.averaged(state.sums) / max(state.since, 1)
         tested = {"test_loss": math.nan, "test_accuracy": math.nan}
         if math.isfinite(mean) and (state.step % self.evaluate_every == 0 or state.step == self.recipe.steps):
             self.plain.eval()
             with torch.no_grad(), self._precision():
                 tested = self.feed.evaluate(self.plain)
             self.plain.train()
-        state.rows[state.step] = [
-            mean, tested["test_loss"], tested["test_accuracy"], self.recipe.rate_at(state.step - 1),
-        ]  # fmt: skip
+        rate = self.recipe.rate_at(state.step - 1)
+        state.rows[state.step] = [mean, tested["test_loss"], tested["test_accuracy"], rate]
         state.sums.zero_()
         state.since = 0
         return math.isfinite(mean)
@@ -187,18 +212,52 @@ class _Loop:
 
 
 def _joined(run: Recorder, loop: _Loop, status: str) -> xr.DataTree:
-    if _rank() != 0:
+    if processes.rank() != 0:
         return xr.DataTree()
     tree = run.result
     heads = tree["heads"].to_dataset()
     steps = heads["step"].values
-    rows = np.array([loop.state.rows.get(int(step), [math.nan] * len(NAMES)) for step in steps]).reshape(len(steps), -1)
+    rows = np.array([loop.state.rows.get(int(step), [math.nan] * len(NAMES)) for step in steps])
+    rows = rows.reshape(len(steps), len(NAMES))
     heads = heads.assign({name: ("time", rows[:, i]) for i, name in enumerate(NAMES)})
     heads = heads.assign_coords(epoch=("time", steps / loop.feed.steps))
     heads.attrs["status"] = status
     tree["heads"] = xr.DataTree(heads)
     tree.attrs["status"] = status
     return tree
+
+
+@contextlib.contextmanager
+def _patient() -> Iterator[list[int]]:
+    """Note the first Ctrl-C in the list instead of breaking a step in two; a second one breaks at once."""
+    asked: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield asked
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _unhurried() -> Iterator[None]:
+    """No warning where training waits for measurements (how long is in `waited_s`, and small models always do).
+
+    Nor where all ranks are NaN: the status says that the run diverged.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mean of empty slice")
+        warnings.filterwarnings("ignore", "training waits for measurements")
+        yield
 
 
 @contextlib.contextmanager
@@ -212,35 +271,3 @@ def _kindly(recipe: Recipe) -> Iterator[None]:
             "model, optimiser and a batch must fit",
             f"split batches with accumulate={2 * recipe.accumulate}, or lower batch",
         ) from error
-
-
-def _rank() -> int:
-    return torch.distributed.get_rank() if _launched() else 0
-
-
-def _processes() -> int:
-    return torch.distributed.get_world_size() if _launched() else 1
-
-
-def _launched() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def _shared(model: Any) -> Any:
-    """The model itself, or one that averages gradients over the launcher's processes."""
-    if not _launched():
-        return model
-    return torch.nn.parallel.DistributedDataParallel(model)
-
-
-def _quiet(model: Any) -> Any:
-    """No exchange of gradients for a part of a batch that is not the last."""
-    return model.no_sync() if hasattr(model, "no_sync") else contextlib.nullcontext()
-
-
-def _averaged(value: Any) -> float:
-    if _launched():
-        value = value.clone()
-        torch.distributed.all_reduce(value)
-        value = value / _processes()
-    return float(value)

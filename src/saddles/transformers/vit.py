@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from saddles.core.errors import SaddlesError
 
@@ -60,7 +60,7 @@ class Attention(nn.Module):
         samples, tokens, _ = x.shape
         parts = self.qkv(x).view(samples, tokens, 3, self.num_heads, self.head_width)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value)
+        mixed = functional.scaled_dot_product_attention(query, key, value)
         return self.proj(mixed.transpose(1, 2).reshape(samples, tokens, -1))
 
 
