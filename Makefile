@@ -21,6 +21,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	$(BIN)/python -m pip install --quiet $(shell grep '^torch==' constraints.txt)  # first and alone: no other build is pulled in
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]"
 	touch $(STAMP)
 

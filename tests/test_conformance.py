@@ -29,7 +29,9 @@ def test_lab_has_its_rooms(lab):
     importlib.import_module(f"saddles.{lab}.model")
 
 
-@pytest.mark.parametrize("package", ["saddles", "saddles.measures", *(f"saddles.{lab}" for lab in LABS)])
+@pytest.mark.parametrize(
+    "package", ["saddles", "saddles.measures", "saddles.probe", *(f"saddles.{lab}" for lab in LABS)]
+)
 def test_every_public_name_is_there_and_explained(package):
     module = importlib.import_module(package)
     source = Path(str(module.__file__)).read_text()

@@ -79,3 +79,13 @@ def test_lists_of_names_need_no_jax():
     code = "import sys; from saddles.core.experiment import registry; registry(); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_lists_of_the_probe_need_no_torch():
+    code = (
+        "import sys; from saddles.probe import find_layout, fused, register; from saddles import measures;"
+        "find_layout({'a.qkv.weight': (72, 24), 'a.proj.weight': (24, 24)}, {'num_heads': 4}); measures.spectrum;"
+        "print({'torch', 'transformers', 'lightning', 'jax'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,6 +1,7 @@
 """Every adapter against the model's own attention: the products must give its scores and its output."""
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import small_models
 import torch
 
 import saddles
-from saddles.probe import find_layout, fused, heads, register, separate, spectra
+from saddles.probe import find_layout, fused, heads, register, separate
 from saddles.probe.adapters import adapters
 from saddles.probe.layout import Layout
+
+spectra: Any = saddles.probe.spectra
 
 FAMILIES = ("gpt2", "neox", "llama", "mistral", "qwen2", "phi3", "opt", "bert", "vit", "timm_like", "multihead")
 ROTARY = {"neox", "llama", "mistral", "qwen2", "phi3"}
@@ -68,7 +71,7 @@ def test_products_give_the_models_own_scores_and_output(family):
     assert len(found) == len(seen) * number
     assert all(head.rotary == (family in ROTARY) for head in heads(model).heads)
     for layer, block in seen.items():
-        x, total = block["given"], 0
+        x, total = block["given"], torch.zeros(())
         for head in range(number):
             kq, vo, width = found[layer, head]
             logits = x @ kq.T @ x.mT / width**0.5
@@ -96,7 +99,7 @@ def test_spectra_are_those_of_the_products(family):
 
 @pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm needs a torchvision that fits this torch")
 def test_timm_vit():
-    import timm
+    import timm  # pyright: ignore[reportMissingImports]
 
     model = timm.create_model("vit_tiny_patch16_224", depth=2, img_size=32, num_classes=3).eval()
     attention = model.blocks[1].attn
@@ -112,7 +115,7 @@ def test_timm_vit():
     )
     with torch.no_grad():
         model(torch.randn(2, 3, 32, 32))
-    found, total = products(model), 0
+    found, total = products(model), torch.zeros(())
     for head in range(attention.num_heads):
         kq, vo, width = found[1, head]
         expected = (seen["x"] @ kq.T @ seen["x"].mT / width**0.5).softmax(-1)
@@ -127,9 +130,19 @@ def test_transformer_encoder_of_torch_is_found():
 
 
 def test_multihead_with_separate_matrices():
-    found = heads(small_models.Torch(kdim=10, vdim=12))
-    assert [len(found.heads), found.heads[0].factors["K"].parameter] == [4, "attend.k_proj_weight"]
-    assert found.heads[1].factors["K"].shape((24, 10)) == (10, 6)
+    """Keys and values of their own width: each product maps between two different spaces."""
+    model = small_models.Torch(kdim=10, vdim=12, bias=False)
+    assert heads(model).heads[0].factors["K"].shape((24, 10)) == (10, 6)
+    query, key, value = (torch.randn(2, 7, width, dtype=torch.float64) for width in (24, 10, 12))
+    given = [part.float() for part in (query, key, value)]
+    output, scores = model.attend(*given, need_weights=True, average_attn_weights=False)
+    total = torch.zeros(())
+    for head in range(4):
+        kq, vo, width = products(model)[0, head]
+        expected = (query @ kq.T @ key.mT / width**0.5).softmax(-1)
+        torch.testing.assert_close(scores[:, head].double(), expected, rtol=0, atol=1e-6)
+        total = total + expected @ value @ vo
+    torch.testing.assert_close(output.double(), total, rtol=0, atol=1e-6)
 
 
 def test_names_of_older_versions_and_checkpoints_give_the_same_heads():

@@ -1,16 +1,19 @@
 """Small random models of every family that the probe reads, made without any download."""
 
+import copy
 import os
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
-import transformers
 
 WIDTH, HEADS, TOKENS, WORDS = 24, 4, 7, 50
 
 
-def gpt2(**more):
+def gpt2(**more: Any) -> Any:
+    import transformers
+
     return _ready(
         transformers.GPT2LMHeadModel(
             transformers.GPT2Config(
@@ -20,46 +23,64 @@ def gpt2(**more):
     )
 
 
-def neox():
-    return _ready(transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**_sizes(), rotary_pct=0.5)))
+def neox() -> Any:
+    import transformers
+
+    return _ready(transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**_sizes())))
 
 
-def llama(**more):
-    sizes = _sizes() | {"num_key_value_heads": 2, "head_dim": 10} | more
+def llama(**more: Any) -> Any:
+    import transformers
+
+    sizes: dict[str, Any] = _sizes() | {"num_key_value_heads": 2, "head_dim": 10} | more
     return _ready(transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)))
 
 
-def mistral():
-    sizes = _sizes() | {"num_key_value_heads": 1, "sliding_window": None}
+def mistral() -> Any:
+    import transformers
+
+    sizes: dict[str, Any] = _sizes() | {"num_key_value_heads": 1, "sliding_window": None}
     return _ready(transformers.MistralForCausalLM(transformers.MistralConfig(**sizes)))
 
 
-def qwen2():
+def qwen2() -> Any:
+    import transformers
+
     return _ready(transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**_sizes(), num_key_value_heads=2)))
 
 
-def qwen3():
-    sizes = _sizes() | {"num_key_value_heads": 2, "head_dim": 8}
+def qwen3() -> Any:
+    import transformers
+
+    sizes: dict[str, Any] = _sizes() | {"num_key_value_heads": 2, "head_dim": 8}
     return _ready(transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes)))
 
 
-def phi3():
-    sizes = _sizes() | {"num_key_value_heads": 2, "pad_token_id": 0}
+def phi3() -> Any:
+    import transformers
+
+    sizes: dict[str, Any] = _sizes() | {"num_key_value_heads": 2, "pad_token_id": 0}
     return _ready(transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes)))
 
 
-def opt():
-    sizes = _sizes() | {"ffn_dim": 32, "word_embed_proj_dim": WIDTH, "max_position_embeddings": 16}
+def opt() -> Any:
+    import transformers
+
+    sizes: dict[str, Any] = _sizes() | {"ffn_dim": 32, "word_embed_proj_dim": WIDTH, "max_position_embeddings": 16}
     sizes.pop("intermediate_size")
     return _ready(transformers.OPTForCausalLM(transformers.OPTConfig(**sizes)))
 
 
-def bert():
+def bert() -> Any:
+    import transformers
+
     return _ready(transformers.BertModel(transformers.BertConfig(**_sizes())))
 
 
-def vit():
-    sizes = _sizes() | {"image_size": 8, "patch_size": 4}
+def vit() -> Any:
+    import transformers
+
+    sizes: dict[str, Any] = _sizes() | {"image_size": 8, "patch_size": 4}
     sizes.pop("vocab_size")
     return _ready(transformers.ViTModel(transformers.ViTConfig(**sizes)))
 
@@ -89,11 +110,11 @@ class TimmLike(torch.nn.Module):
 
     def forward(self, x):
         for block in self.blocks:
-            x = x + block["attn"](x)[0]
+            x = x + block["attn"](x)[0]  # pyright: ignore[reportIndexIssue]
         return x
 
 
-def timm_like():
+def timm_like() -> Any:
     return _ready(TimmLike())
 
 
@@ -108,15 +129,15 @@ class Torch(torch.nn.Module):
         return self.attend(x, x, x, need_weights=True, average_attn_weights=False)
 
 
-def multihead():
+def multihead() -> Any:
     return _ready(Torch())
 
 
-def _plain():
+def _plain() -> dict[str, Any]:
     return {"bos_token_id": 0, "eos_token_id": 0}
 
 
-def _sizes():
+def _sizes() -> dict[str, Any]:
     return {
         "num_hidden_layers": 2,
         "num_attention_heads": HEADS,
@@ -128,7 +149,7 @@ def _sizes():
     }
 
 
-def _ready(model):
+def _ready(model: Any) -> Any:
     """Large random weights without biases, so that attention is far from uniform and is a product only."""
     if hasattr(model, "set_attn_implementation"):
         model.set_attn_implementation("eager")
@@ -141,7 +162,7 @@ def _ready(model):
     return model.eval()
 
 
-def inputs(model):
+def inputs(model: Any) -> dict[str, Any]:
     """One input, with every position 0 where a rotary embedding sits in between."""
     tokens = torch.arange(1, 2 * TOKENS + 1).reshape(2, TOKENS) % WORDS
     if isinstance(model, TimmLike | Torch):
@@ -153,10 +174,8 @@ def inputs(model):
     return {"input_ids": tokens, "position_ids": torch.zeros_like(tokens)}
 
 
-def nudge(model, scale, seed=1):
+def nudge(model: Any, scale: float, seed: int = 1) -> Any:
     """A copy whose matrices moved by a share of their size."""
-    import copy
-
     moved, draw = copy.deepcopy(model), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in moved.parameters():

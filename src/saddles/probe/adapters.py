@@ -203,7 +203,6 @@ _registry: list[Adapter] = [
     fused("Phi-3", "qkv_proj.weight", "o_proj.weight"),
     separate("BERT", "self.query.weight", "self.key.weight", "self.value.weight", "output.dense.weight"),
     separate("ViT", "attention.query.weight", "attention.key.weight", "attention.value.weight", "output.dense.weight"),
-    separate("DistilBERT", "q_lin.weight", "k_lin.weight", "v_lin.weight", "out_lin.weight"),
     fused("timm", "qkv.weight", "proj.weight"),
     fused("torch", "in_proj_weight", "out_proj.weight"),
     separate("torch", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"),

@@ -37,9 +37,6 @@ class Journal:
         """Write what all rows share; the layout last, as the sign that all of it is there."""
         from safetensors.torch import save_file
 
-        for package in ("zarr",):
-            if importlib.util.find_spec(package) is None:
-                raise SaddlesError.about(f"{package} is not installed", "recordings are stored with it", "leave out=")
         (self.folder / "rows").mkdir(parents=True, exist_ok=True)
         draft = self.folder / ".reference"
         save_file(dict(reference), draft)
@@ -86,14 +83,15 @@ class Journal:
                 aside.mkdir(exist_ok=True)
                 os.replace(self._file(later), aside / f"step-{later}-before-{step}.npz")
 
-    def finish(self, tree: xr.DataTree) -> Path:
-        """Write the trajectory, in the place of an older one of the same recording."""
+    def finish(self, tree: xr.DataTree) -> None:
+        """Write the trajectory, in the place of an older one of the same recording; not where Zarr is missing."""
+        if importlib.util.find_spec("zarr") is None:
+            return
         target, draft = self.folder / "trajectory.zarr", self.folder / ".trajectory.zarr"
         shutil.rmtree(draft, ignore_errors=True)
         save(tree, draft)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(draft, target)
-        return target
 
     def _file(self, step: int) -> Path:
         return self.folder / "rows" / f"step-{step}.npz"

@@ -9,7 +9,7 @@ import xarray as xr
 from saddles.core.errors import SaddlesError
 from saddles.probe.counts import COUNT_NAMES
 from saddles.probe.finding import find_layout
-from saddles.probe.gathering import check_present, full_shape, gathered
+from saddles.probe.gathering import check_present, full_shape, gathered, is_sharded
 from saddles.probe.layout import Layout
 from saddles.probe.measuring import measure
 from saddles.probe.threads import spare_cores
@@ -47,7 +47,9 @@ def spectra(model: Any, reference: Any, step: int = 0) -> xr.DataTree:
             "model and reference must have the same parameters",
             "compare two states of one model",
         )
-    return measure(layout, reader(now), reader(start), step, workers=spare_cores())
+    together = any(is_sharded(tensor) for tensor in (*now.values(), *start.values()))
+    workers = 1 if together else spare_cores()  # processes must gather in the same order
+    return measure(layout, reader(now), reader(start), step, workers=workers)
 
 
 def reader(tensors: Mapping[str, Any]) -> Callable[[str], Any]:

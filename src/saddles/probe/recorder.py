@@ -31,8 +31,11 @@ from saddles.probe.journal import Journal
 from saddles.probe.layout import PRODUCTS, Layout
 from saddles.probe.live import heads, parameters, plain_name
 from saddles.probe.measuring import Row, label, measure_heads, measure_initial, measure_modules, need_heads
-from saddles.probe.snapshot import Buffers, buffers_for, send, side_stream
+from saddles.probe.snapshot import Buffers, buffers_for, send, side_streams
 from saddles.probe.threads import calm_pool, spare_cores
+
+PATIENCE = 1.0
+"""Seconds that training may wait in all before it is told."""
 
 Headline = dict[str, float]
 
@@ -75,7 +78,7 @@ class Recorder:
     ) -> None:
         self.layout: Layout = heads(model)
         need_heads(self.layout)
-        self.every, self.at = every, step
+        self.every, self.at, self._began = every, step, step
         self.waited = 0.0
         self._modules, self._pending = modules, pending
         names = self.layout.parameters() if modules else self.layout.head_parameters()
@@ -89,15 +92,15 @@ class Recorder:
         self._jobs: list[Future[None]] = []
         self._lock = threading.Lock()
         self._result: xr.DataTree | None = None
-        self._finished = False
+        self._finished = self._warned = False
         self._taking_part = _is_first_process()
 
     def __enter__(self) -> "Recorder":
         """Keep the reference, or take up an earlier recording, and start the threads."""
-        self._stream = side_stream(self._watched)
+        self._streams = side_streams(self._watched)
         first = buffers_for(self._watched) if self._taking_part else None
         if self._taking_part or self._sharded():
-            send(self._watched, first, self._stream)
+            send(self._watched, first, self._streams)
         if first is None:
             return self
         first.wait()
@@ -111,29 +114,29 @@ class Recorder:
             raise
         for _ in range(self._pending):
             self._free.put(buffers_for(self._watched))
-        if self.at and self.at % self.every == 0 and self.at not in self._rows:
-            self._submit(self.at)
         return self
 
     def _open(self, now: Buffers) -> None:
         """Settle the reference and the rows so far."""
         journal = self._journal
-        old = journal is not None and journal.exists()
-        if old and journal is not None and self.at == 0 and journal.steps():
-            raise SaddlesError.about(
-                f"{journal.folder} holds a recording up to step {journal.steps()[-1]} and training starts at step 0",
-                "recordings are never overwritten",
-                "pass step= to go on with it, or another out=",
-            )
-        if old and journal is not None and self.at > 0:
-            self._take_up(journal)
-            return
+        if journal is not None and journal.exists():
+            last = max(journal.steps(), default=0)
+            if self.at == 0 and last:
+                raise SaddlesError.about(
+                    f"{journal.folder} holds a recording up to step {last} and training starts at step 0",
+                    "recordings are never overwritten",
+                    "pass step= to go on with it, or another out=",
+                )
+            if self.at > 0:
+                self._take_up(journal, now)
+                return
         self._reference = _given(self._given, now.tensors) if self._given is not None else now.tensors
         self._initial = measure_initial(self.layout, self._reference.__getitem__, self._pool.map)
         if journal is not None:
             journal.begin(self.layout, self._reference, self._initial)
 
-    def _take_up(self, journal: Journal) -> None:
+    def _take_up(self, journal: Journal, now: Buffers) -> None:
+        """Go on with a recording; a row that was on its way when training died is made up for."""
         stored, reference = journal.layout(), journal.reference()
         if stored.heads != self.layout.heads or set(reference) != set(self._watched):
             raise SaddlesError.about(
@@ -143,6 +146,8 @@ class Recorder:
             )
         journal.go_back_to(self.at)
         self._reference, self._initial, self._rows = reference, journal.initial(), journal.rows()
+        if self.at % self.every == 0 and self.at not in self._rows:
+            self._jobs.append(self._turns.submit(self._measure, self.at, now))
 
     def step(self, step: int | None = None) -> None:
         """Say that the optimiser has made a step.
@@ -163,11 +168,11 @@ class Recorder:
         """Copy the weights and hand them to the threads."""
         if not self._taking_part:
             if self._sharded():
-                send(self._watched, None)
+                send(self._watched, None, self._streams)
             return
         self._settle()
         buffers = self._next_buffers()
-        send(self._watched, buffers, self._stream)
+        send(self._watched, buffers, self._streams)
         self._jobs.append(self._turns.submit(self._measure, step, buffers))
 
     def _next_buffers(self) -> Buffers:
@@ -182,12 +187,13 @@ class Recorder:
                     break
                 except queue.Empty:
                     continue
-            if self.waited == 0.0:
+            self.waited += time.perf_counter() - began
+            if self.waited > PATIENCE and not self._warned:
+                self._warned = True
                 warnings.warn(
                     f"training waits for measurements: one takes longer than {self.every} steps; raise every",
                     stacklevel=4,
                 )
-            self.waited += time.perf_counter() - began
             return buffers
 
     def _measure(self, step: int, buffers: Buffers) -> None:
@@ -237,7 +243,7 @@ class Recorder:
         if self._finished:
             return
         self._finished = True
-        if kind is None and self.at and self.at not in self._rows and self.at % self.every:
+        if kind is None and self.at > self._began and self.at % self.every:
             self._submit(self.at)
         if not self._taking_part:
             return
@@ -272,9 +278,10 @@ class Recorder:
 
 
 def headline(row: Mapping[str, np.ndarray]) -> Headline:
-    """Stable and effective ranks of both products, averaged over all heads."""
+    """Stable and effective ranks of both products, averaged over all heads (NaN once a head has diverged)."""
+    there = ~np.isnan(row["noise_floor"]) if "noise_floor" in row else np.ones_like(row["stable_rank"], dtype=bool)
     return {
-        f"saddles/{product}/{name}": float(np.nanmean(row[name][..., at]))
+        f"saddles/{product}/{name}": float(np.mean(row[name][..., at][there[..., at]]))
         for at, product in enumerate(PRODUCTS)
         for name in ("stable_rank", "effective_rank")
     }

@@ -17,17 +17,16 @@ class Buffers:
 
     Args:
         tensors: parameter name -> tensor on the CPU.
-        arrived: the event after which they hold what was sent, None when nothing is on its way.
+        arrived: the events after which they hold what was sent, one for each GPU.
     """
 
     tensors: dict[str, Any]
-    arrived: Any = field(default=None)
+    arrived: list[Any] = field(default_factory=list)
 
     def wait(self) -> None:
         """Return when the copies have arrived."""
-        if self.arrived is not None:
-            self.arrived.synchronize()
-            self.arrived = None
+        while self.arrived:
+            self.arrived.pop().synchronize()
 
 
 def buffers_for(watched: Mapping[str, Any]) -> Buffers:
@@ -42,13 +41,14 @@ def buffers_for(watched: Mapping[str, Any]) -> Buffers:
     )
 
 
-def send(watched: Mapping[str, Any], buffers: Buffers | None, stream: Any = None) -> None:
+def send(watched: Mapping[str, Any], buffers: Buffers | None, streams: Mapping[Any, Any]) -> None:
     """Copy parameters into buffers, gathered where they are sharded; without buffers only take part in gathering."""
     import torch
 
     with torch.no_grad():
         for name, parameter in watched.items():
             with gathered(name, parameter) as whole:
+                stream = streams.get(whole.device)
                 if buffers is None:
                     continue
                 if stream is None:
@@ -59,13 +59,13 @@ def send(watched: Mapping[str, Any], buffers: Buffers | None, stream: Any = None
                 with torch.cuda.stream(stream):
                     buffers.tensors[name].copy_(held, non_blocking=True)
                 held.record_stream(stream)
-        if buffers is not None and stream is not None:
-            buffers.arrived = stream.record_event()
+        if buffers is not None:
+            buffers.arrived = [stream.record_event() for stream in streams.values()]
 
 
-def side_stream(watched: Mapping[str, Any]) -> Any:
-    """A stream for copies off the GPU that holds the parameters, None where they are on the CPU."""
+def side_streams(watched: Mapping[str, Any]) -> dict[Any, Any]:
+    """For each GPU that holds parameters, a stream for copies off it."""
     import torch
 
-    device = next(iter(watched.values())).device
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
+    devices = {tensor.device for tensor in watched.values() if tensor.device.type == "cuda"}
+    return {device: torch.cuda.Stream(device) for device in devices}

@@ -1,0 +1,305 @@
+"""The live recorder: the same numbers as afterwards, order, errors, crash and resume."""
+
+import copy
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import small_models
+import torch
+
+import saddles
+from saddles import probe
+from saddles.core.errors import SaddlesError
+from saddles.probe import recorder as recorder_room
+
+recorded: Any = probe.recorded
+spectra: Any = probe.spectra
+watch: Any = probe.watch
+
+
+def trainer(seed=0):
+    """A model, and a function that makes one step of training."""
+    torch.manual_seed(seed)
+    model = small_models.gpt2()
+    optimiser = torch.optim.SGD(model.parameters(), 0.05)
+    words = torch.randint(0, small_models.WORDS, (2, 8))
+
+    def step():
+        torch.nn.functional.cross_entropy(model(words).logits[:, :-1].flatten(0, 1), words[:, 1:].flatten()).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return model, step
+
+
+def die(run, train, steps, error):
+    """Train inside a recording until an error ends it."""
+
+    def loop():
+        with run:
+            for _ in range(steps):
+                train()
+                run.step()
+            raise error
+
+    with pytest.raises(type(error)):
+        loop()
+
+
+def steps_of(tree):
+    return tree["heads"]["step"].values.tolist()
+
+
+def test_a_recording_holds_what_each_step_was(tmp_path):
+    model, train = trainer()
+    start, kept = copy.deepcopy(model), {}
+    with watch(model, every=3, out=tmp_path / "r", modules=True) as run:
+        for at in range(1, 11):
+            train()
+            run.step()
+            kept[at] = copy.deepcopy(model)
+    assert steps_of(run.result) == [3, 6, 9, 10]
+    for place, at in enumerate((3, 6, 9, 10)):
+        after = spectra(kept[at], start, at)
+        for group in ("heads", "modules"):
+            live = run.result[group].to_dataset().isel(time=[place])
+            for name in ("singular_value", "stable_rank", "noise_floor"):
+                np.testing.assert_allclose(live[name].values, after[group][name].values, rtol=1e-12, atol=1e-15)
+    assert saddles.load(tmp_path / "r").equals(run.result)
+    assert run.result.attrs["status"] == "finished"
+    assert recorded(tmp_path / "r")["heads"].equals(run.result["heads"])
+
+
+def test_nothing_needs_a_folder_or_the_matrices():
+    model, train = trainer()
+    with watch(model, every=2) as run:
+        for _ in range(4):
+            train()
+            run.step()
+    assert steps_of(run.result) == [2, 4]
+    assert not run.result["modules"].data_vars
+    assert [step for step, _ in run.news()] == [2, 4]
+    assert run.news() == []
+
+
+def test_a_reference_can_be_given():
+    model, _ = trainer()
+    start = {name: 0 * tensor for name, tensor in model.state_dict().items()}
+    with watch(model, every=1, reference=start) as run:
+        run.step()
+    expected = spectra(model, start)["heads"]["singular_value"]
+    np.testing.assert_allclose(run.result["heads"]["singular_value"].values, expected.values, rtol=1e-12)
+    with pytest.raises(SaddlesError, match="must be the same model"), watch(model, every=1, reference={}) as run:
+        pass
+
+
+def test_the_loop_does_not_wait(monkeypatch):
+    """Measuring is held up; the loop goes on until as many copies wait as were allowed, and rows stay in order."""
+    gate, real = threading.Event(), recorder_room.measure_heads
+
+    def slow(*args):
+        gate.wait(30)
+        return real(*args)
+
+    monkeypatch.setattr(recorder_room, "measure_heads", slow)
+    monkeypatch.setattr(recorder_room, "PATIENCE", 0.05)
+    model, train = trainer()
+    with watch(model, every=1, pending=3) as run:
+        for _ in range(3):
+            train()
+            run.step()
+        assert run.news() == []
+        threading.Timer(0.3, gate.set).start()
+        train()
+        with pytest.warns(UserWarning, match="training waits for measurements"):
+            run.step()
+        assert run.waited > 0.05
+    assert steps_of(run.result) == [1, 2, 3, 4]
+    norms = run.result["heads"]["frobenius_norm"].mean(("layer", "head", "product")).values
+    assert np.all(np.diff(norms) > 0), "each row belongs to its own step"
+
+
+def test_an_error_in_the_background_surfaces(monkeypatch):
+    def broken(*args):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(recorder_room, "measure_heads", broken)
+    model, _ = trainer()
+
+    def loop():
+        with watch(model, every=1) as run:
+            run.step()
+            time.sleep(0.2)
+            run.step()
+            pytest.fail("the second step must raise")
+
+    with pytest.raises(OSError, match="disk full"):
+        loop()
+
+
+def test_an_error_at_the_end_surfaces(monkeypatch):
+    monkeypatch.setattr(recorder_room, "measure_heads", lambda *args: 1 / 0)
+    model, _ = trainer()
+    with pytest.raises(ZeroDivisionError), watch(model, every=1) as run:
+        run.step()
+
+
+def test_an_interrupted_loop_keeps_its_rows(tmp_path):
+    model, train = trainer()
+    run = watch(model, every=2, out=tmp_path / "r")
+    die(run, train, 5, KeyboardInterrupt())
+    assert steps_of(run.result) == [2, 4]
+    assert saddles.load(tmp_path / "r").attrs["status"] == "stopped: KeyboardInterrupt"
+
+
+def test_a_killed_process_loses_nothing_that_was_flushed(tmp_path):
+    """A process that dies without any clean-up leaves rows that can be read and gone on with."""
+    code = f"""
+import os, sys; sys.path[:0] = {sys.path!r}
+import small_models, torch
+from saddles.probe import watch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = small_models.timm_like()
+with watch(model, every=2, out={str(tmp_path / "r")!r}) as run:
+    for _ in range(5):
+        with torch.no_grad():
+            model.blocks[0]["attn"].qkv.weight.mul_(1.01)
+        run.step()
+    run.flush()
+    os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert steps_of(recorded(tmp_path / "r")) == [2, 4]
+    assert not (tmp_path / "r" / "trajectory.zarr").exists()
+    torch.manual_seed(0)
+    model = small_models.timm_like()
+    with watch(model, every=2, out=tmp_path / "r", step=4) as run:
+        for _ in range(2):
+            run.step()
+    assert steps_of(run.result) == [2, 4, 6]
+    assert float(run.result["heads"]["frobenius_norm"].isel(time=2).max()) == 0.0, "its reference is the first start"
+
+
+def test_resume_has_no_step_twice_and_none_lost(tmp_path):
+    """Training dies at step 9, goes on from its checkpoint at step 6, and equals training that never died."""
+    model, train = trainer()
+    with watch(model, every=2, out=tmp_path / "whole") as run:
+        for _ in range(12):
+            train()
+            run.step()
+    whole = run.result
+    model, train = trainer()
+    checkpoint, counter = {}, iter(range(1, 10))
+
+    def train_and_save(model=model, train=train):
+        train()
+        if next(counter) == 6:
+            checkpoint.update(copy.deepcopy(model.state_dict()))
+
+    die(watch(model, every=2, out=tmp_path / "r"), train_and_save, 9, RuntimeError("out of memory"))
+    model, train = trainer()
+    model.load_state_dict(checkpoint)
+    with watch(model, every=2, out=tmp_path / "r", step=6) as run:
+        for _ in range(6):
+            train()
+            run.step()
+    assert steps_of(run.result) == steps_of(whole) == [2, 4, 6, 8, 10, 12]
+    np.testing.assert_allclose(run.result["heads"]["stable_rank"], whole["heads"]["stable_rank"], rtol=1e-6)
+    assert [file.name for file in (tmp_path / "r" / "superseded").iterdir()] == ["step-8-before-6.npz"]
+
+
+def test_a_row_that_was_on_its_way_when_training_died_is_made_up_for(tmp_path):
+    model, train = trainer()
+    with watch(model, every=2, out=tmp_path / "r") as run:
+        for _ in range(4):
+            train()
+            run.step()
+    (tmp_path / "r" / "rows" / "step-4.npz").unlink()
+    with watch(model, every=2, out=tmp_path / "r", step=4) as again:
+        pass
+    assert steps_of(again.result) == [2, 4]
+    assert again.result["heads"].equals(run.result["heads"])
+
+
+def test_recordings_are_never_overwritten(tmp_path):
+    model, train = trainer()
+    with watch(model, every=1, out=tmp_path / "r") as run:
+        train()
+        run.step()
+    before = recorded(tmp_path / "r")
+    with pytest.raises(SaddlesError, match="never overwritten"), watch(model, every=1, out=tmp_path / "r"):
+        pass
+    other = small_models.llama()
+    with pytest.raises(SaddlesError, match="another model"), watch(other, every=1, out=tmp_path / "r", step=1):
+        pass
+    assert recorded(tmp_path / "r").equals(before)
+    with pytest.raises(SaddlesError, match="holds no recording"):
+        recorded(tmp_path / "nowhere")
+
+
+def test_narrow_weights_are_recorded_with_their_floor():
+    model = small_models.gpt2().bfloat16()
+    with watch(model, every=1) as run:
+        with torch.no_grad():
+            model.transformer.h[0].attn.c_attn.weight.add_(0.1)
+        run.step()
+    floor = run.result["heads"]["noise_floor"]
+    assert float(floor.min()) > 1e-3 * float(run.result["heads"]["initial_singular_value"].max()) / 8
+
+
+def test_weights_that_diverge_do_not_stop_training():
+    model = small_models.gpt2()
+    with watch(model, every=1) as run:
+        with torch.no_grad():
+            model.transformer.h[0].attn.c_attn.weight.fill_(torch.nan)
+        run.step()
+    ranks = run.result["heads"]["stable_rank"].values[0]
+    assert np.isnan(ranks[0]).all()
+    assert np.isfinite(ranks[1]).all()
+
+
+def test_threads_of_the_user_keep_their_number():
+    torch.set_num_threads(2)
+    model, _ = trainer()
+    with watch(model, every=1) as run:
+        run.step()
+        inside = torch.get_num_threads()
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+    assert [inside, *seen, torch.get_num_threads()] == [2, 2, 2]
+
+
+def test_bad_settings_and_early_questions():
+    model, _ = trainer()
+    with pytest.raises(SaddlesError, match="every=0"):
+        watch(model, every=0)
+    with pytest.raises(SaddlesError, match="no attention head"):
+        watch(torch.nn.Linear(3, 3))
+    run = watch(model)
+    with pytest.raises(SaddlesError, match="no result here"):
+        _ = run.result
+
+
+def test_rows_are_kept_without_zarr(tmp_path):
+    code = f"""
+import sys; sys.path[:0] = {sys.path!r}
+sys.modules["zarr"] = sys.modules["h5netcdf"] = None
+import small_models, torch
+from saddles.probe import watch
+torch.set_num_threads(1)
+with watch(small_models.timm_like(), every=1, out={str(tmp_path / "r")!r}) as run:
+    run.step()
+print(run.result["heads"].sizes["time"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+    assert steps_of(recorded(tmp_path / "r")) == [1]
+    assert not (tmp_path / "r" / "trajectory.zarr").exists()
