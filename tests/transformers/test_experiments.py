@@ -112,7 +112,7 @@ def trajectory(ranks, initial=40.0, scales=(1.0,)):
 
 
 def verdicts(made):
-    return [claim.verdict for claim in growth_claims(made, "laptop", "Figure 4")]
+    return [claim.verdict for claim in growth_claims(made, "gpu", "Figure 4")]
 
 
 def test_growth_is_judged():

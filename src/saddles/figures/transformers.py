@@ -44,7 +44,7 @@ def growth(trajectory: xr.Dataset) -> Figure:
             _epochs(grid.flat[place], trajectory)
             grid.flat[place].tick_params(labelbottom=True)
         grid[0, 0].set_ylim(0, None)
-        grid[0, 0].legend(loc="best")
+        top.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
         axes = bottom.subplots(2, len(places) + 1, squeeze=False)
         for column, (layer, head) in enumerate(places):
             for row, product in enumerate(COLOUR):

@@ -17,6 +17,8 @@ def join() -> None:
     if not dist.is_available() or dist.is_initialized():
         return
     if all(word in os.environ for word in _WORDS) and int(os.environ["WORLD_SIZE"]) > 1:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(device())
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
         atexit.register(dist.destroy_process_group)
 

@@ -256,6 +256,7 @@ def _unhurried() -> Iterator[None]:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Mean of empty slice")
+        warnings.filterwarnings("ignore", "invalid value encountered in scalar divide")
         warnings.filterwarnings("ignore", "training waits for measurements")
         yield
 

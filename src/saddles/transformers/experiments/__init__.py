@@ -13,11 +13,13 @@ _VIT: dict[str, Any] = _COMMON | {"train": 0, "test": 0, "pad": 4}
 """train, test: how many images are used, 0 for all. pad: pixels by which images are shifted at random."""
 
 _PAPER_VIT = {"patch": 4, "width": 512, "layers": 6, "heads": 8, "head_width": 128, "hidden": 512}
-_SMALL_VIT = {"patch": 8, "width": 128, "layers": 4, "heads": 4, "head_width": 64, "hidden": 128}
+_SMALL_VIT = {"patch": 8, "width": 128, "layers": 4, "heads": 4, "head_width": 32, "hidden": 128}
 _TINY_VIT = {"patch": 4, "width": 24, "layers": 2, "heads": 2, "head_width": 8, "hidden": 24}
 
 _TINY = _VIT | _TINY_VIT | {"source": "made", "epochs": 6.0, "warm_up": 1.0, "batch": 64, "every": 4}
-_LAPTOP = _VIT | _SMALL_VIT | {"train": 10_000, "test": 1000, "warm_up": 0.5, "batch": 100, "every": 20, "tests": 5}
+_LAPTOP = (
+    _VIT | _SMALL_VIT | {"train": 2000, "test": 500, "pad": 0, "warm_up": 1.0, "batch": 50, "every": 20, "tests": 10}
+)
 _GPU = _VIT | _PAPER_VIT | {"epochs": 60.0, "warm_up": 15.0, "batch": 512, "every": 97, "tests": 5}
 _PAPER = _GPU | {"epochs": 500.0}
 
@@ -33,7 +35,7 @@ def _vit(name: str, title: str, source: str, rate: float, tiny: float, laptop: f
         name,
         title,
         tiny=Size(10, _TINY | {"rate": tiny}),
-        laptop=Size(60, _LAPTOP | {"source": source, "rate": laptop, "epochs": 5.0}),
+        laptop=Size(60, _LAPTOP | {"source": source, "rate": laptop, "epochs": 15.0, "seeds": 2}),
         gpu=Size(270, _GPU | {"source": source, "rate": rate, "seeds": 3}),
         paper=Size(750, _PAPER | {"source": source, "rate": rate}),
     )
@@ -57,7 +59,7 @@ EXPERIMENTS = [
         "vit-init-scale",
         "A ViT on CIFAR-10 from smaller initial weights: the change has lower rank",
         tiny=Size(10, _TINY | _SCALES | {"rate": 3e-3, "scales": [1.0, 0.1], "epochs": 4.0}),
-        laptop=Size(90, _LAPTOP | _SCALES | {"source": "cifar10", "rate": 1e-3, "epochs": 3.0}),
+        laptop=Size(60, _LAPTOP | _SCALES | {"source": "cifar10", "rate": 1e-3, "epochs": 10.0}),
         gpu=Size(540, _GPU | _SCALES | {"source": "cifar10", "rate": 1e-4, "epochs": 100.0}),
         paper=Size(2300, _PAPER | _SCALES | {"source": "cifar10", "rate": 1e-4}),
     ),
@@ -76,9 +78,9 @@ EXPERIMENTS = [
         "GPT-2 on WikiText with Adam",
         tiny=Size(10, _GPT2 | {"source": "made", "units": "bytes", "block": 32, "layers": 2, "heads": 2, "width": 24,
                                "most": 20_000, "test": 8, "rate": 3e-3, "epochs": 2.0, "batch": 16, "every": 4}),
-        laptop=Size(90, _GPT2 | {"source": "wikitext2", "block": 64, "layers": 4, "heads": 4, "width": 128,
-                                 "most": 600_000, "test": 50, "rate": 1e-3, "epochs": 1.0, "batch": 8, "every": 10,
-                                 "tests": 5}),
+        laptop=Size(60, _GPT2 | {"source": "wikitext2", "units": "bytes", "block": 128, "layers": 4, "heads": 4,
+                                 "width": 128, "most": 512_000, "test": 20, "rate": 3e-4, "epochs": 1.0, "batch": 8,
+                                 "every": 10, "tests": 10}),
         gpu=Size(120, _GPT2 | _GPT2_SMALL | {"source": "wikitext2", "epochs": 3.0, "every": 20, "tests": 5}),
         paper=Size(7200, _GPT2 | _GPT2_SMALL | {"source": "hf:Salesforce/wikitext:wikitext-103-v1", "epochs": 3.0,
                                                 "every": 500}),

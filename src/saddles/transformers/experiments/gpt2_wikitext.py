@@ -7,7 +7,7 @@ from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory
 from saddles.figures.transformers import growth as figure
 from saddles.transformers.experiments.common import Prepare, Setup, recipe_for, run_all
-from saddles.transformers.experiments.verdicts import growth_claims
+from saddles.transformers.experiments.verdicts import LARGE, growth_claims
 
 __all__ = ["claims", "figure", "run"]
 
@@ -38,4 +38,4 @@ def _prepare(settings: dict[str, Any]) -> Prepare:
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge rank, growth and learning."""
-    return growth_claims(trajectory, size, "Figure 20")
+    return growth_claims(trajectory, size, "Figure 20", rises=LARGE)
