@@ -239,6 +239,9 @@ def test_recordings_are_never_overwritten(tmp_path):
     with pytest.raises(SaddlesError, match="another model"), watch(other, every=1, out=tmp_path / "r", step=1):
         pass
     assert recorded(tmp_path / "r").equals(before)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SaddlesError, match="cannot be written"), watch(model, every=1, out=tmp_path / "file"):
+        pass
     with pytest.raises(SaddlesError, match="holds no recording"):
         recorded(tmp_path / "nowhere")
 
@@ -259,6 +262,12 @@ def test_weights_that_diverge_do_not_stop_training():
         with torch.no_grad():
             model.transformer.h[0].attn.c_attn.weight.fill_(torch.nan)
         run.step()
+        with torch.no_grad():
+            model.transformer.h[1].attn.c_attn.weight.fill_(torch.nan)
+        run.step()
+    first, second = (numbers["saddles/KQ/stable_rank"] for _, numbers in run.news())
+    assert np.isfinite(first)
+    assert np.isnan(second)
     ranks = run.result["heads"]["stable_rank"].values[0]
     assert np.isnan(ranks[0]).all()
     assert np.isfinite(ranks[1]).all()

@@ -37,7 +37,12 @@ class Journal:
         """Write what all rows share; the layout last, as the sign that all of it is there."""
         from safetensors.torch import save_file
 
-        (self.folder / "rows").mkdir(parents=True, exist_ok=True)
+        try:
+            (self.folder / "rows").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SaddlesError.about(
+                f"{self.folder} cannot be written ({error.strerror})", "recordings need a folder", "choose another out="
+            ) from error
         draft = self.folder / ".reference"
         save_file(dict(reference), draft)
         os.replace(draft, self.folder / "reference.safetensors")

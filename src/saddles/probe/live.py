@@ -49,15 +49,16 @@ def spectra(model: Any, reference: Any, step: int = 0) -> xr.DataTree:
         )
     together = any(is_sharded(tensor) for tensor in (*now.values(), *start.values()))
     workers = 1 if together else spare_cores()  # processes must gather in the same order
-    return measure(layout, reader(now), reader(start), step, workers=workers)
+    return measure(layout, reader(now), reader(start, beside=now), step, workers=workers)
 
 
-def reader(tensors: Mapping[str, Any]) -> Callable[[str], Any]:
-    """A function that gives a whole tensor by name, gathered where it is sharded."""
+def reader(tensors: Mapping[str, Any], beside: Mapping[str, Any] | None = None) -> Callable[[str], Any]:
+    """A function that gives a whole tensor by name, gathered where it is sharded, on the device of `beside`."""
+    places = beside or tensors
 
     def read(name: str) -> Any:
         with gathered(name, tensors[name]) as tensor:
-            return tensor.detach()
+            return tensor.detach().to(places[name].device)
 
     return read
 

@@ -278,13 +278,14 @@ class Recorder:
 
 
 def headline(row: Mapping[str, np.ndarray]) -> Headline:
-    """Stable and effective ranks of both products, averaged over all heads (NaN once a head has diverged)."""
-    there = ~np.isnan(row["noise_floor"]) if "noise_floor" in row else np.ones_like(row["stable_rank"], dtype=bool)
-    return {
-        f"saddles/{product}/{name}": float(np.mean(row[name][..., at][there[..., at]]))
-        for at, product in enumerate(PRODUCTS)
-        for name in ("stable_rank", "effective_rank")
-    }
+    """Stable and effective ranks of both products, averaged over all heads that have not diverged."""
+    found = {}
+    for at, product in enumerate(PRODUCTS):
+        for name in ("stable_rank", "effective_rank"):
+            values = row[name][..., at]
+            values = values[np.isfinite(values)]
+            found[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
+    return found
 
 
 def _given(reference: Any, like: Mapping[str, Any]) -> dict[str, Any]:

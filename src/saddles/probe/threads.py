@@ -12,7 +12,7 @@ def calm_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     """A pool whose threads each use one core for torch, while all other threads keep what they had.
 
     Small factorisations gain nothing from several cores each; two teams of threads on the same cores
-    wait for each other and can be a hundred times slower. Torch keeps the number per thread, and a
+    wait for each other and were seen to be 30 times slower. Torch keeps the number per thread, and a
     default for threads to come, which is put back here.
     """
     import torch
