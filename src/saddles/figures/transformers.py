@@ -156,7 +156,7 @@ def _accuracy(axis: Axes, trajectory: xr.Dataset) -> None:
         axis.set(title="Test accuracy", ylabel="%", ylim=(0, 100))
     else:
         axis.plot(trajectory["epoch"], rate, color=GREY, **MEASURED)
-        axis.set(title="Learning rate", ylim=(0, None))
+        axis.set(title="Learning rate", ylabel="rate", ylim=(0, None))
         axis.ticklabel_format(axis="y", scilimits=(-2, 2))
     _epochs(axis, trajectory)
 
