@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from saddles import margin as margin
     from saddles import measures as measures
     from saddles import probe as probe
+    from saddles import transformers as transformers
     from saddles.core.compare import compare as compare
     from saddles.core.errors import SaddlesError as SaddlesError
     from saddles.core.trajectory import load as load
@@ -35,5 +36,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "predict": "saddles.core.verbs",
         "save": "saddles.core.trajectory",
         "simulate": "saddles.core.verbs",
+        "transformers": "saddles.transformers",
     },
 )

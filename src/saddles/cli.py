@@ -108,6 +108,8 @@ def run(
         go_on = f"saddles run --resume {shlex.quote(str(folder))}"
         err.print(f"\ninterrupted; what is finished is kept. Go on with:\n  {go_on}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
+    if not made.record:
+        raise typer.Exit(0)
     _show(made)
     status = str(made.record.get("trajectory_status", ""))
     if status.startswith(DIVERGED):

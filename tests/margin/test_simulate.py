@@ -204,7 +204,7 @@ def test_lemma_5_1_and_theorem_5_1():
 
 
 def test_general_data_meet_both_optima():
-    """One instance that does: about a quarter do not meet the nuclear optimum to 1 % (docs/margin.md, `margin/general`)."""
+    """One instance that does: a quarter do not meet the nuclear optimum to 1 % (`margin/general`)."""
     task = Tokens.random(2, 3, 4, 3, seed=5)
     wide = unit_margin(simulate(FactoredAttention(scale=1e-3), task, MarginFlow(1e4)))
     joint = unit_margin(simulate(JointAttention(), task, MarginFlow(1e4)))

@@ -6,13 +6,15 @@ from pathlib import Path
 from saddles.core.errors import MissingDataError, SaddlesError
 
 SETS = {
-    "cifar10": "cifar10_test.npz",
-    "wikitext2": "wikitext2_train.txt.gz",
-    "enwik8": "enwik8.xz",
-    "shakespeare": "tinyshakespeare.txt",
-    "gpt2-vocabulary": "gpt2_vocab.json",
+    "cifar10": ("cifar-10-batches-bin", "cifar10_test.npz"),
+    "cifar100": ("cifar-100-binary",),
+    "imagenet": ("imagenet",),
+    "wikitext2": ("wikitext2_train.txt.gz",),
+    "enwik8": ("enwik8.xz",),
+    "shakespeare": ("tinyshakespeare.txt",),
+    "gpt2-vocabulary": ("gpt2_vocab.json",),
 }
-"""Data set -> a file that shows it is there."""
+"""Data set -> files or folders, each of which shows that it is there."""
 
 
 def use_data(folder: Path | None) -> None:
@@ -27,8 +29,10 @@ def use_data(folder: Path | None) -> None:
 def find_data() -> dict[str, Path | None]:
     """The place of each known data set, or None."""
     folder = os.environ.get("SADDLES_DATA")
-    places = {name: Path(folder) / file if folder else None for name, file in SETS.items()}
-    return {name: place if place is not None and place.exists() else None for name, place in places.items()}
+    if not folder:
+        return dict.fromkeys(SETS)
+    places = {name: [Path(folder) / file for file in files] for name, files in SETS.items()}
+    return {name: next((place for place in row if place.exists()), None) for name, row in places.items()}
 
 
 def require_data(names: tuple[str, ...]) -> None:

@@ -16,15 +16,17 @@ import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from saddles.core.claim import Claim
+from saddles.core.data import SETS
 from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import Trajectory
 
-LABS = ("linear", "diagonal", "concepts", "margin")
+LABS = ("linear", "diagonal", "concepts", "margin", "transformers")
 """Labs that ship with saddles, in the order of `saddles list`."""
 
 SIZES = ("tiny", "laptop", "gpu", "paper")
@@ -40,7 +42,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A row of the registry; see the module for what `module` must hold."""
+    """A row of the registry; see the module for what `module` must hold.
+
+    `needs` lists data sets, or settings that hold one: a size with source="cifar10" needs it, one with source="made"
+    or with a folder of the user's does not.
+    """
 
     name: str
     title: str
@@ -58,6 +64,11 @@ class Experiment:
     def load(self) -> "ExperimentModule":
         """Import the module that computes, judges and draws."""
         return importlib.import_module(self.module)  # type: ignore[return-value]
+
+    def data(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The data sets that must be at hand to run with these settings."""
+        named = [name for name in self.needs if name not in settings]
+        return (*named, *(settings[name] for name in self.needs if settings.get(name) in SETS))
 
     def settings(self, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The settings of a size with some changed; unknown names and wrong types are refused."""
@@ -86,10 +97,15 @@ class ExperimentModule(Protocol):
 
 
 Store = Callable[[str, Callable[[], Trajectory]], Trajectory]
+Folder = Callable[[str], Path | None]
 
 
 def _compute(name: str, make: Callable[[], Trajectory]) -> Trajectory:
     return make()
+
+
+def _nowhere(name: str) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,8 @@ class Context:
     size: str = "tiny"
     part: Store = field(default=_compute, repr=False)
     """part(name, make): a piece of the work, stored when done and not repeated on resume."""
+    folder: Folder = field(default=_nowhere, repr=False)
+    """folder(name): where a piece keeps checkpoints while it runs, removed at the end; None where nothing is kept."""
 
     def seeds(self, count: int) -> list[int]:
         """Independent seeds derived from the one given."""

@@ -1,7 +1,7 @@
 """Run an experiment into a folder that survives interruption.
 
 DIR/run.json          settings, versions, machine, wall time, status; written first and last
-DIR/parts/            finished pieces, reused by resume, removed at the end
+DIR/parts/            finished pieces and checkpoints, reused by resume, removed at the end
 DIR/trajectory.zarr   the result
 DIR/claims.json       the verdicts
 DIR/figure.png, .svg  the figure
@@ -75,7 +75,7 @@ def run_experiment(
     row = find(experiment) if isinstance(experiment, str) else experiment
     size = size or row.default
     settings = row.settings(size, changes)
-    require_data(row.needs)
+    require_data(row.data(settings))
     if planned and out is not None:
         folder = Path(out)
     else:
@@ -125,7 +125,7 @@ def planned_folder(
     settings = row.settings(size, changes)
     if out is not None:
         place = Path(out)
-        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        if _first_process() and place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise SaddlesError.about(
                 f"{out} exists already", "a run never overwrites", "choose another --out, or go on with --resume"
             )
@@ -154,9 +154,19 @@ def _write_record(folder: Path, record: Mapping[str, Any]) -> None:
     os.replace(draft, folder / "run.json")
 
 
+def _first_process() -> bool:
+    """False in the other processes of a launcher such as torchrun: they compute, the first one writes."""
+    return os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ
+
+
 def _carry_out(row: Experiment, size: str, seed: int, settings: dict[str, Any], folder: Path) -> Run:
+    parts = folder / "parts"
+    context = Context(seed=seed, size=size, part=_store(parts), folder=lambda name: parts / name)
+    if not _first_process():
+        row.load().run(dict(settings), context)
+        return Run(folder, {}, [], repeated=True)
     try:
-        (folder / "parts").mkdir(parents=True, exist_ok=True)
+        parts.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SaddlesError.about(
             f"{folder} cannot be written ({error.strerror})",
@@ -184,7 +194,7 @@ def _carry_out(row: Experiment, size: str, seed: int, settings: dict[str, Any], 
 
     module = row.load()
     try:
-        trajectory = module.run(dict(settings), Context(seed=seed, size=size, part=_store(folder / "parts")))
+        trajectory = module.run(dict(settings), context)
         trajectory.attrs |= {
             "experiment": row.name, "size": size, "seed": seed, "settings": json.dumps(settings),
             "wall_time_s": spent(),
@@ -197,7 +207,7 @@ def _carry_out(row: Experiment, size: str, seed: int, settings: dict[str, Any], 
         raise
     record |= {"status": FINISHED, "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
     _write_record(folder, record)
-    shutil.rmtree(folder / "parts", ignore_errors=True)
+    shutil.rmtree(parts, ignore_errors=True)
     return Run(folder, record, claims, repeated=True)
 
 
@@ -218,7 +228,8 @@ def _store(parts: Path) -> Callable[[str, Callable[[], Trajectory]], Trajectory]
         if place.is_dir():
             return load(place)
         made = make()
-        save(made, place)
+        if _first_process():
+            save(made, place)
         return made
 
     return part

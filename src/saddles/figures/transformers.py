@@ -1,0 +1,174 @@
+"""Figures of trained transformers, after Boix-Adserà et al., Figures 1, 4 to 7 and 12 to 20.
+
+KQ is blue and VO orange, as there; spectra of the initial product are red, those of the change run from light to
+dark green. Bands are one standard deviation over heads (and seeds).
+"""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from saddles.figures.style import COLOURS, GREY, INK, MEASURED, look
+
+COLOUR = {"KQ": COLOURS[0], "VO": COLOURS[1]}
+WORDS = {"KQ": r"$\Delta W_K W_Q^\top$", "VO": r"$\Delta W_V W_O^\top$"}
+START = COLOURS[3]
+SHOWN = 12
+"""Singular values drawn over time."""
+
+
+def growth(trajectory: xr.Dataset) -> Figure:
+    """Stable rank by layer (Figures 4, 12, 13, 15, 17, 19, 20), spectra (1, 5, 14, 16, 18), loss and accuracy."""
+    layers = trajectory["layer"].values
+    columns = min(6, len(layers))
+    rows = -(-len(layers) // columns)
+    with look():
+        places = _chosen(trajectory)
+        figure = Figure(figsize=(max(11.5, 2.3 * columns + 1), 2.2 * rows + 6.4), layout="constrained")
+        halves: Any = figure.subfigures(2, 1, height_ratios=[2.2 * rows, 6.4])
+        top, bottom = halves
+        grid = top.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for axis, layer in zip(grid.flat, layers, strict=False):
+            _ranks(axis, trajectory.sel(layer=layer))
+            axis.set_title(f"layer {layer + 1}")
+        for axis in list(grid.flat)[len(layers) :]:
+            axis.set_visible(False)
+        for axis in grid[:, 0]:
+            axis.set_ylabel("stable rank")
+        for place in range(max(0, len(layers) - columns), len(layers)):
+            _epochs(grid.flat[place], trajectory)
+            grid.flat[place].tick_params(labelbottom=True)
+        grid[0, 0].set_ylim(0, None)
+        top.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
+        axes = bottom.subplots(2, len(places) + 1, squeeze=False)
+        for column, (layer, head) in enumerate(places):
+            for row, product in enumerate(COLOUR):
+                _spectra(axes[row, column], trajectory, layer, head, product)
+        axes[0, 0].legend(loc="best", fontsize=7)
+        _loss(axes[0, -1], trajectory)
+        _accuracy(axes[1, -1], trajectory)
+    return figure
+
+
+def by_scale(trajectory: xr.Dataset) -> Figure:
+    """Singular values of a head of the second layer at every scale (Figure 6); final ranks by scale (Figure 7)."""
+    scales = trajectory["scale"].values
+    layer = trajectory["layer"].values[min(1, trajectory.sizes["layer"] - 1)]
+    with look():
+        figure = Figure(figsize=(3.1 * len(scales) + 5, 6.4), layout="constrained")
+        axes = figure.subplots(2, len(scales) + 1, squeeze=False)
+        for row, product in enumerate(COLOUR):
+            for column, scale in enumerate(scales):
+                one = trajectory.sel(scale=scale, layer=layer, product=product).isel(head=0)
+                _values(axes[row, column], trajectory, one)
+                axes[row, column].set_title(f"{WORDS[product]}, scale {scale:g}")
+            axes[row, 0].set_ylabel("singular value")
+        _bars(axes[0, -1], trajectory)
+        _loss(axes[1, -1], trajectory)
+        axes[0, 0].set_title(f"{WORDS['KQ']}, layer {layer + 1}, head 1, scale {scales[0]:g}")
+    return figure
+
+
+def _ranks(axis: Axes, one: xr.Dataset) -> None:
+    clock = one["epoch"].values
+    for product, colour in COLOUR.items():
+        values = one["stable_rank"].sel(product=product)
+        mean, spread = values.mean(("scale", "seed", "head")), values.std(("scale", "seed", "head"))
+        axis.plot(clock, mean, color=colour, label=WORDS[product], **MEASURED)
+        axis.fill_between(clock, mean - spread, mean + spread, color=colour, alpha=0.25, linewidth=0)
+    start = one["initial_stable_rank"].mean(("scale", "seed", "head"))
+    words = ", ".join(f"{product} {float(start.sel(product=product)):.0f}" for product in COLOUR)
+    axis.text(0.98, 0.03, f"initial: {words}", transform=axis.transAxes, ha="right", fontsize=7, color="#555555")
+
+
+def _spectra(axis: Axes, trajectory: xr.Dataset, layer: int, head: int, product: str) -> None:
+    """Spectra over their largest value: of the initial product, and of the change at a few instants."""
+    one = trajectory.isel(scale=0).sel(layer=layer, head=head, product=product)
+    first = one["initial_singular_value"].dropna("index").values
+    axis.plot(np.arange(1, first.size + 1), first / first[0], color=START, linewidth=2.2, label="initial product")
+    count = one.sizes["instant"]
+    places = np.unique(np.linspace(0, count - 1, min(4, count)).round().astype(int))
+    per_epoch = float(trajectory["step"][-1] / trajectory["epoch"][-1])
+    for place, shade in zip(places, colormaps["Greens"](np.linspace(0.4, 0.95, len(places))), strict=True):
+        values = one["singular_value"].isel(instant=place).dropna("index").values
+        if values.size and values[0] > 0:
+            label = f"change, epoch {float(one['instant'][place]) / per_epoch:.2g}"
+            axis.plot(np.arange(1, values.size + 1), values / values[0], color=shade, linewidth=1.6, label=label)
+    axis.set(title=f"{WORDS[product]}, layer {layer + 1}, head {head + 1}", ylim=(0, 1.03), xlim=(0, 1.02 * first.size))
+    axis.set(xlabel="index of singular value", ylabel="singular value / largest")
+    axis.title.set_fontsize(9)
+
+
+def _values(axis: Axes, trajectory: xr.Dataset, one: xr.Dataset) -> None:
+    values = one["singular_value"].dropna("index", how="all").isel(index=slice(SHOWN))
+    clock = one["instant"].values / float(trajectory["step"][-1] / trajectory["epoch"][-1])
+    for place, shade in enumerate(colormaps["viridis"](np.linspace(0, 0.9, values.sizes["index"]))):
+        axis.plot(clock, values.isel(index=place), color=shade, linewidth=1.5, marker="o", markersize=2)
+    axis.set_ylim(0, None)
+    _epochs(axis, trajectory)
+
+
+def _bars(axis: Axes, trajectory: xr.Dataset) -> None:
+    """Final stable rank of ΔKQ at layers 1, 3, 5 against the scale."""
+    layers = [layer for layer in (0, 2, 4) if layer in trajectory["layer"].values]
+    scales = np.sort(trajectory["scale"].values)
+    end = trajectory["stable_rank"].isel(time=-1).sel(product="KQ", scale=scales)
+    width = 0.8 / len(layers)
+    for place, layer in enumerate(layers):
+        values = end.sel(layer=layer)
+        at = np.arange(len(scales)) + (place - (len(layers) - 1) / 2) * width
+        bars: dict[str, Any] = {"ecolor": INK, "elinewidth": 1, "capsize": 2}
+        spread = values.std(("seed", "head"))
+        axis.bar(at, values.mean(("seed", "head")), width, yerr=spread, color=COLOURS[place],
+                 label=f"layer {layer + 1}", error_kw=bars)  # fmt: skip
+    axis.set_xticks(range(len(scales)), [f"{scale:g}" for scale in scales])
+    axis.set(xlabel="scale of the initial weights", ylabel="final stable rank", title=f"{WORDS['KQ']} at the end")
+    axis.legend(loc="best")
+
+
+def _loss(axis: Axes, trajectory: xr.Dataset) -> None:
+    several = trajectory.sizes["scale"] > 1
+    for place, scale in enumerate(trajectory["scale"].values):
+        one = trajectory.sel(scale=scale).mean("seed")
+        colour = COLOURS[place + 2] if several else INK
+        words = f"scale {scale:g}" if several else "training"
+        axis.plot(one["epoch"], one["train_loss"], color=colour, label=words, linewidth=1.8)
+        tested = one["test_loss"].dropna("time")
+        axis.plot(tested["epoch"], tested, color=colour, linestyle=":", label=None if several else "test")
+    guess = float(np.log(trajectory.attrs["outputs"]))
+    axis.axhline(guess, color=GREY, linewidth=1, zorder=0, label="uniform guess")
+    axis.set(title="Loss" + (" (test dotted)" if several else ""), ylabel="cross-entropy", ylim=(0, 1.15 * guess))
+    _epochs(axis, trajectory)
+    axis.legend(loc="best", fontsize=8)
+
+
+def _accuracy(axis: Axes, trajectory: xr.Dataset) -> None:
+    """Accuracy where there is one; the learning rate behind it in any case."""
+    tested = trajectory["test_accuracy"].mean(("scale", "seed")).dropna("time")
+    rate = trajectory["rate"].isel(scale=0, seed=0)
+    if tested.size:
+        axis.plot(tested["epoch"], 100 * tested, color=COLOURS[2], **MEASURED)
+        axis.set(title="Test accuracy", ylabel="%", ylim=(0, 100))
+    else:
+        axis.plot(trajectory["epoch"], rate, color=GREY, **MEASURED)
+        axis.set(title="Learning rate", ylabel="rate", ylim=(0, None))
+        axis.ticklabel_format(axis="y", scilimits=(-2, 2))
+    _epochs(axis, trajectory)
+
+
+def _epochs(axis: Axes, trajectory: xr.Dataset) -> None:
+    axis.set_xlabel("epoch")
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=float(trajectory["epoch"][-1]) >= 4))
+
+
+def _chosen(trajectory: xr.Dataset) -> list[tuple[int, int]]:
+    """(layer, head) that moved most in the first, middle and last layer."""
+    layers = [int(layer) for layer in trajectory["layer"].values]
+    norms = trajectory["frobenius_norm"].isel(time=-1, scale=0, seed=0).sum("product")
+    wanted = dict.fromkeys([layers[0], layers[len(layers) // 2], layers[-1]])
+    return [(layer, int(norms.sel(layer=layer).argmax("head"))) for layer in wanted]

@@ -1,0 +1,117 @@
+"""The paper's statements about ranks as claims; a number a seed, the worst layer (and scale) of it.
+
+All are about the stable rank of the change of W_K W_Qᵀ or W_V W_Oᵀ, mean over the heads of a layer. "Early" is the
+first measurement after 2 % of the run: before that, steps of Adam are signs of gradients, whose rank says little.
+
+Thresholds:
+
+- *Low rank.* The paper shows single digits against about 43 at the start and calls it "extreme"; a quarter of the
+  initial product's stable rank, in every layer, is ten or so. For ΔVO the text claims only "low-rank when compared to
+  the initial spectrum": less than the initial product's, in every layer.
+- *Rise.* ΔKQ ends higher than it was early, in every layer: a ratio of at least 1. ΔVO need not rise in every
+  layer, and its curves in the paper do not: in at least half of them.
+- *Gradually.* From early on, no step from one measurement to the next adds more than a quarter of the final value.
+  A measurement covers at most 1/20 of a run, so a rank that came in one jump would show as one.
+- *Where these two are asserted.* A run at `laptop` is all within what is early in the paper's: ΔKQ first falls, from
+  the noise of the first steps to one direction, and ΔVO gains a third of its rank in a few dozen steps. Both numbers are
+  shown there and asserted from `gpu` on; only the rise of a ViT's ΔVO is asserted at `laptop` too.
+- *Something was learned.* All this means little in a model that learned nothing: the training loss ends at least a
+  tenth below that of uniform guesses, log(outputs).
+- *Scale.* With three scales, ρ = 1/2 is one exchange of neighbours. The mean over heads and layers of Spearman's ρ
+  between scale and final rank must be at least that for ΔKQ in every seed. ΔVO is not spoken of: any positive mean.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import xarray as xr
+from scipy.stats import rankdata
+
+from saddles.core.claim import Claim, check
+from saddles.core.trajectory import Trajectory
+
+PAPER = "boix2023rank"
+EARLY = 0.02
+LARGE = ("gpu", "paper")
+"""Sizes with thousands of steps."""
+
+
+def growth(trajectory: xr.Dataset, product: str) -> dict[str, xr.DataArray]:
+    """Ratio to the initial product, ratio to the early value, largest jump: (scale, seed, layer)."""
+    ranks = trajectory["stable_rank"].sel(product=product).mean("head")
+    steps = trajectory["step"].values
+    early = int(np.searchsorted(steps, EARLY * steps[-1]))
+    first = trajectory["initial_stable_rank"].sel(product=product).mean("head")
+    last = ranks.isel(time=-1)
+    later = ranks.isel(time=slice(early, None))
+    jumps = later.diff("time").max("time") if later.sizes["time"] > 1 else xr.full_like(last, np.nan)
+    return {"low": last / first, "rise": last / ranks.isel(time=early), "jump": jumps / last}
+
+
+def growth_claims(
+    trajectory: Trajectory, size: str, where: str, rises: Sequence[str] = ("laptop", *LARGE)
+) -> list[Claim]:
+    """What is claimed of one model on one data set.
+
+    Args:
+        rises: sizes at which ΔVO is asserted to rise.
+    """
+    key, value = (growth(trajectory, product) for product in ("KQ", "VO"))
+    runs = ("scale", "layer")
+    judge = partial(check, paper=PAPER, where=where, size=size)
+    return [
+        judge("The change of W_K W_Qᵀ ends with low rank: stable rank over that of the initial product, worst layer",
+              values=key["low"].max(runs), relation="<=", threshold=0.25),
+        judge("The stable rank of ΔKQ rises: final over early value, worst layer",
+              values=key["rise"].min(runs), relation=">=", threshold=1.0, sizes=LARGE),
+        judge("The stable rank of ΔKQ rises gradually: largest gain between two measurements over the final value",
+              values=key["jump"].max(runs), relation="<=", threshold=0.25, sizes=LARGE),
+        judge("The change of W_V W_Oᵀ ends below the initial product: ratio of stable ranks, worst layer",
+              values=value["low"].max(runs), relation="<=", threshold=1.0),
+        judge("The stable rank of ΔVO rises: share of layers in which it ends above its early value",
+              values=(value["rise"] > 1).mean(runs), relation=">=", threshold=0.5, sizes=rises),
+        judge("The stable rank of ΔVO changes gradually: largest gain between two measurements over the final value",
+              values=value["jump"].max(runs), relation="<=", threshold=0.25, sizes=LARGE),
+        learned(trajectory, size, where),
+    ]  # fmt: skip
+
+
+def learned(trajectory: Trajectory, size: str, where: str) -> Claim:
+    """Training loss against that of uniform guesses."""
+    guess = np.log(trajectory.attrs["outputs"])
+    final = trajectory["train_loss"].isel(time=-1).max("scale") / guess
+    words = "The model learns: final training loss over that of uniform guesses"
+    return check(words, paper=PAPER, where=where, size=size, values=final, relation="<=", threshold=0.9)
+
+
+def scale_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
+    """What is claimed of one model at several scales of the initialisation."""
+    judge = partial(check, paper=PAPER, where=where, size=size)
+    end = trajectory["stable_rank"].isel(time=-1)
+    low = growth(trajectory, "KQ")["low"]
+    edges = end.sel(product="KQ").mean(("layer", "head")).sortby("scale")
+    return [
+        judge("Smaller initialisation, lower final rank of ΔKQ: Spearman's ρ over scales, mean over heads and layers",
+              values=spearman(end.sel(product="KQ")), relation=">=", threshold=0.5),
+        judge("The final stable rank of ΔKQ at the smallest scale over that at the largest, mean over heads and layers",
+              values=edges.isel(scale=0) / edges.isel(scale=-1), relation="<=", threshold=1.0),
+        judge("ΔKQ ends with low rank at every scale: stable rank over that of the initial product, worst layer",
+              values=low.max(("scale", "layer")), relation="<=", threshold=0.25),
+        judge("Smaller initialisation, lower final rank of ΔVO: Spearman's ρ over scales, mean over heads and layers",
+              values=spearman(end.sel(product="VO")), relation=">=", threshold=0.0),
+        learned(trajectory, size, where),
+    ]  # fmt: skip
+
+
+def spearman(ranks: xr.DataArray) -> np.ndarray:
+    """ρ between scale and rank for each head, then the mean over heads and layers: one number a seed."""
+    ordered = ranks.sortby("scale").transpose("scale", "seed", "layer", "head").values.astype(float)
+    count = len(ordered)
+    if count < 2:
+        return np.full(ordered.shape[1], np.nan)
+    places = rankdata(ordered, axis=0) - (count + 1) / 2
+    scales = (np.arange(count) - (count - 1) / 2)[:, None, None, None]
+    sizes = np.sqrt((scales**2).sum() * (places**2).sum(0))
+    rho = np.divide((places * scales).sum(0), sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    return rho.mean((1, 2))

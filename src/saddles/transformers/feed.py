@@ -1,0 +1,155 @@
+"""What a training step sees, as a function of its number alone, so that a run can be resumed anywhere.
+
+The data lie on the device; batches are drawn without replacement, an epoch at a time, by (seed, epoch).
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from saddles.core.errors import SaddlesError
+from saddles.transformers.images import Images
+from saddles.transformers.text import Text
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """Batches and the loss on them."""
+
+    steps: int
+    """Steps of an epoch."""
+    size: int
+    """Samples of a batch."""
+
+    def loss(self, model: Any, step: int, share: slice) -> Tensor:
+        """The mean loss on a part of the batch of a step."""
+        ...
+
+    def evaluate(self, model: Any) -> dict[str, float]:
+        """Loss (and accuracy) on what is not trained on."""
+        ...
+
+
+def generator_of(device: Any, *words: int) -> torch.Generator:
+    """A generator of its own for every place that needs one."""
+    value = 1
+    for word in words:
+        value = (value * 1_000_003 + int(word) + 12_345) % (2**63 - 1)
+    return torch.Generator(device=device).manual_seed(value)
+
+
+class Shuffled:
+    """Row numbers of the batch of each step; what does not fill a batch is left out of that epoch."""
+
+    def __init__(self, rows: int, batch: int, seed: int, device: Any) -> None:
+        if batch < 1 or rows < 1:
+            raise SaddlesError.about(f"batch={batch} of {rows} samples came", "both are at least 1", "try batch=128")
+        self.rows, self.batch, self.seed, self.device = rows, min(batch, rows), seed, device
+        self.steps = self.rows // self.batch
+        self._epoch, self._order = -1, torch.empty(0)
+
+    def __call__(self, step: int) -> Tensor:
+        epoch, place = divmod(step, self.steps)
+        if epoch != self._epoch:
+            generator = generator_of(self.device, self.seed, 1, epoch)
+            self._order = torch.randperm(self.rows, generator=generator, device=self.device)
+            self._epoch = epoch
+        return self._order[place * self.batch : (place + 1) * self.batch]
+
+
+class ImageFeed:
+    """Images, shifted by up to `pad` pixels and mirrored, normalised by mean and spread of the training set."""
+
+    def __init__(self, images: Images, batch: int, seed: int, device: Any, pad: int = 4) -> None:
+        self.train = torch.as_tensor(images.train, device=device).permute(0, 3, 1, 2).contiguous()
+        self.labels = torch.as_tensor(images.train_labels, device=device, dtype=torch.long)
+        self.test = torch.as_tensor(images.test, device=device).permute(0, 3, 1, 2).contiguous()
+        self.test_labels = torch.as_tensor(images.test_labels, device=device, dtype=torch.long)
+        mean, spread = colours(images.train)
+        self.mean = torch.as_tensor(mean, device=device, dtype=torch.float32).view(1, -1, 1, 1)
+        self.spread = torch.as_tensor(spread, device=device, dtype=torch.float32).view(1, -1, 1, 1)
+        self.pad, self.seed, self.device = pad, seed, device
+        self._rows = Shuffled(len(self.train), batch, seed, device)
+        self.steps, self.size = self._rows.steps, self._rows.batch
+
+    def _normal(self, pictures: Tensor) -> Tensor:
+        return (pictures.float() / 255.0 - self.mean) / self.spread
+
+    def batch(self, step: int, share: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Augmented images and labels of a part of a step's batch."""
+        rows = self._rows(step)[share]
+        pictures = self.train[rows]
+        if self.pad:
+            pictures = self._moved(pictures, generator_of(self.device, self.seed, 2, step), share)
+        return self._normal(pictures), self.labels[rows]
+
+    def _moved(self, pictures: Tensor, generator: torch.Generator, share: slice) -> Tensor:
+        """Shifted and mirrored; the draw is that of the whole batch, whatever part of it is asked for."""
+        count, _, height, width = pictures.shape
+        wide = {"generator": generator, "device": self.device}
+        draw = torch.randint(0, 2 * self.pad + 1, (2, self.size), **wide)[:, share]
+        mirror = torch.randint(0, 2, (self.size,), **wide)[share].bool()
+        down = torch.arange(height, device=self.device)[None, :] + draw[0][:, None]
+        along = torch.arange(width, device=self.device)[None, :]
+        along = torch.where(mirror[:, None], width - 1 - along, along) + draw[1][:, None]
+        padded = functional.pad(pictures, (self.pad,) * 4)
+        which = torch.arange(count, device=self.device)[:, None, None]
+        return padded.permute(0, 2, 3, 1)[which, down[:, :, None], along[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+    def loss(self, model: Any, step: int, share: slice) -> Tensor:
+        """Cross-entropy on a part of the batch."""
+        pictures, labels = self.batch(step, share)
+        return functional.cross_entropy(model(pictures), labels)
+
+    def evaluate(self, model: Any) -> dict[str, float]:
+        """Cross-entropy and accuracy on the test set."""
+        loss = torch.zeros((), device=self.device, dtype=torch.float64)
+        right = torch.zeros((), device=self.device, dtype=torch.long)
+        size = self._rows.batch
+        for at in range(0, len(self.test), size):
+            logits = model(self._normal(self.test[at : at + size])).float()
+            labels = self.test_labels[at : at + size]
+            loss += functional.cross_entropy(logits, labels, reduction="sum").double()
+            right += (logits.argmax(-1) == labels).sum()
+        return {"test_loss": float(loss) / len(self.test), "test_accuracy": float(right) / len(self.test)}
+
+
+class TextFeed:
+    """Blocks of tokens; the loss is that of the next token."""
+
+    def __init__(self, text: Text, length: int, batch: int, seed: int, device: Any, valid: int = 200) -> None:
+        cut = text.blocks(length)
+        self.train = torch.as_tensor(cut.train, device=device)
+        self.valid = torch.as_tensor(cut.valid[:valid], device=device)
+        self._rows = Shuffled(len(self.train), batch, seed, device)
+        self.steps, self.size = self._rows.steps, self._rows.batch
+
+    def loss(self, model: Any, step: int, share: slice) -> Tensor:
+        """Cross-entropy of the next token on a part of the batch."""
+        return _next_token(model, self.train[self._rows(step)[share]])
+
+    def evaluate(self, model: Any) -> dict[str, float]:
+        """Cross-entropy of the next token on validation text."""
+        size = self._rows.batch
+        parts = [self.valid[at : at + size] for at in range(0, len(self.valid), size)]
+        total = sum(float(_next_token(model, part)) * len(part) for part in parts)
+        return {"test_loss": total / len(self.valid), "test_accuracy": float("nan")}
+
+
+def colours(pictures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of pixel/255 by channel, from counts of the 256 levels, in little memory."""
+    levels = np.arange(256) / 255.0
+    counts = np.zeros((pictures.shape[-1], 256))
+    for part in np.array_split(pictures, 1 + len(pictures) // 1000):
+        counts += [np.bincount(part[..., channel].ravel(), minlength=256) for channel in range(len(counts))]
+    shares = counts / counts.sum(1, keepdims=True)
+    mean = shares @ levels
+    return mean, np.sqrt(np.maximum(shares @ levels**2 - mean**2, 1e-12))
+
+
+def _next_token(model: Any, tokens: Tensor) -> Tensor:
+    logits = model(input_ids=tokens).logits[:, :-1]
+    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), tokens[:, 1:].reshape(-1))

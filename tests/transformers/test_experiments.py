@@ -1,0 +1,166 @@
+"""The experiments as a user runs them: killed and resumed, in two processes, diverging, without data."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from saddles.core.errors import MissingDataError
+from saddles.core.experiment import registry
+from saddles.core.run import resume, run_experiment
+from saddles.core.trajectory import load
+from saddles.transformers.experiments.common import INSTANTS, thinned
+from saddles.transformers.experiments.verdicts import growth, growth_claims, scale_claims, spearman
+
+NAME = "transformers/vit-cifar10-adam"
+SMALL = {"width": 8, "layers": 1, "hidden": 8, "every": 8, "epochs": 16.0, "store": 0.0}
+WORDS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+
+
+def killed_after_a_checkpoint(words: list[str], folder: Path) -> int:
+    """Start a run, kill -9 when a checkpoint is there; returns the step of the checkpoint."""
+    process = subprocess.Popen(
+        words, cwd=folder.parent, env=os.environ | ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if list(folder.glob("parts/*/checkpoint.pt")):
+            break
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    _, said = process.communicate()
+    files = list(folder.glob("parts/*/checkpoint.pt"))
+    assert files, said
+    return torch.load(files[0], weights_only=True)["step"]
+
+
+def test_kill_and_resume_give_the_uninterrupted_run(tmp_path, monkeypatch):
+    from saddles.transformers import training
+
+    words = [sys.executable, "-m", "saddles", "run", NAME, "--size", "tiny", *WORDS, "--out", "killed"]
+    step = killed_after_a_checkpoint(words, tmp_path / "killed")
+    assert 0 < step < 128
+    assert json.loads((tmp_path / "killed" / "run.json").read_text())["status"] == "running"
+    counted = []
+    honest = training._Loop._step
+    monkeypatch.setattr(training._Loop, "_step", lambda loop: (counted.append(loop.state.step), honest(loop))[1])
+    resumed = resume(tmp_path / "killed")
+    assert counted == list(range(step, 128)), "steps were repeated or left out"
+    whole = run_experiment(NAME, size="tiny", changes=SMALL, out=tmp_path / "whole")
+    assert resumed.trajectory["step"].values.tolist() == list(range(8, 129, 8))
+    xr.testing.assert_equal(resumed.trajectory, whole.trajectory)
+    assert not (tmp_path / "killed" / "parts").exists()
+
+
+def test_two_processes_do_what_one_does(tmp_path):
+    """Gradients averaged over two halves of a batch are those of the batch, up to the order of sums."""
+    changes = {"width": 8, "layers": 1, "hidden": 8, "epochs": 3.0, "accumulate": 2}
+    pairs = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    words = [*launcher, "saddles", "run", NAME, "--size", "tiny", *pairs, "--out", "two"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("finished") == 1, "every process spoke"
+    two = load(tmp_path / "two")
+    one = run_experiment(NAME, size="tiny", changes=changes | {"accumulate": 1}, out=tmp_path / "one").trajectory
+    for name in ("train_loss", "test_loss", "test_accuracy", "rate", "frobenius_norm", "stable_rank"):
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-3, err_msg=name)
+    np.testing.assert_allclose(two["train_loss"], one["train_loss"], rtol=1e-5)
+
+
+def test_a_run_that_diverges_keeps_what_it_had(tmp_path):
+    made = run_experiment(NAME, size="tiny", changes={"rate": 1e30, "epochs": 2.0}, out=tmp_path / "here")
+    assert made.record["trajectory_status"].startswith("stopped: diverged at step 4")
+    assert made.trajectory["step"].values.tolist() == [4]
+
+
+def test_data_are_needed_where_a_setting_names_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("SADDLES_DATA", str(tmp_path))
+    row = registry()[NAME]
+    assert row.data(row.settings("tiny")) == ()
+    assert row.data(row.settings("laptop")) == ("cifar10",)
+    assert row.data(row.settings("laptop", {"source": "my/folder"})) == ()
+    with pytest.raises(MissingDataError, match="cifar10"):
+        run_experiment(NAME, size="laptop", out=tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+def trajectory(ranks, initial=40.0, scales=(1.0,)):
+    """A trajectory with given stable ranks (time, scale, seed, layer, head) of both products."""
+    values = np.repeat(np.asarray(ranks, dtype=float)[..., None], 2, axis=-1)
+    dims = ("time", "scale", "seed", "layer", "head", "product")
+    return xr.Dataset(
+        {
+            "stable_rank": (dims, values),
+            "initial_stable_rank": (dims[1:], np.full(values.shape[1:], initial)),
+            "train_loss": (dims[:3], np.ones(values.shape[:3])),
+        },
+        coords={"step": ("time", 10 * (1 + np.arange(len(values)))), "product": ["KQ", "VO"], "scale": list(scales)},
+        attrs={"outputs": 10},
+    )
+
+
+def verdicts(made):
+    return [claim.verdict for claim in growth_claims(made, "gpu", "Figure 4")]
+
+
+def test_growth_is_judged():
+    """Gradual growth to 5 holds; one jump, high rank, and decrease are told from it."""
+    gradual = np.linspace(1, 5, 50)[:, None, None, None, None] * np.ones((1, 1, 2, 3, 4))
+    assert verdicts(trajectory(gradual)) == ["holds"] * 7
+    jump = np.where(np.arange(50) < 25, 1.0, 5.0)[:, None, None, None, None] * np.ones((1, 1, 2, 3, 4))
+    assert verdicts(trajectory(jump))[:3] == ["holds", "holds", "fails"]
+    high = gradual.copy()
+    high[:, :, 1, 2] *= 3
+    assert verdicts(trajectory(high))[:3] == ["fails", "holds", "holds"]
+    falling = gradual.copy()
+    falling[:, :, 0, 1] = falling[::-1, :, 0, 1]
+    assert verdicts(trajectory(falling))[1] == "fails"
+    measured = growth(trajectory(falling), "KQ")
+    np.testing.assert_allclose(measured["low"].isel(seed=1), 5 / 40)
+    assert float(measured["jump"].isel(seed=1).max()) == pytest.approx(4 / 49 / 5)
+
+
+def test_ranks_by_scale_are_judged():
+    growing = np.array([3.0, 2.0, 1.0])[None, :, None, None, None] * np.ones((50, 1, 2, 3, 4))
+    held = scale_claims(trajectory(growing, scales=(1.0, 0.3, 0.1)), "laptop", "Figure 7")
+    assert [claim.verdict for claim in held] == ["holds"] * 5
+    assert held[0].value == 1.0
+    turned = scale_claims(trajectory(growing, scales=(0.1, 0.3, 1.0)), "laptop", "Figure 7")
+    assert turned[0].value == -1.0
+    assert [claim.verdict for claim in turned[:2]] == ["fails", "fails"]
+    exchanged = trajectory(growing[:, [1, 0, 2]], scales=(1.0, 0.3, 0.1))["stable_rank"].isel(time=-1, product=0)
+    np.testing.assert_allclose(spearman(exchanged), 0.5)
+
+
+def test_spectra_are_kept_at_few_instants():
+    steps = np.arange(1, 501) * 10
+    flat = {name: ("time", np.ones(500)) for name in ("train_loss", "test_loss", "test_accuracy", "rate")}
+    names = ("stable_rank", "effective_rank", "energy_rank_90", "energy_rank_99", "frobenius_norm", "noise_floor")
+    heads = xr.Dataset(
+        flat
+        | {name: (("time", "layer"), np.ones((500, 2))) for name in names}
+        | {"singular_value": (("time", "layer", "index"), steps[:, None, None] * np.ones((1, 2, 3)))}
+        | {
+            "initial_stable_rank": ("layer", [1.0, 1.0]),
+            "initial_singular_value": (("layer", "index"), np.ones((2, 3))),
+        },
+        coords={"time": steps.astype(float), "step": ("time", steps), "epoch": ("time", steps / 10)},
+    )
+    kept = thinned(heads)
+    assert kept.sizes["instant"] <= INSTANTS
+    assert kept["instant"].values[[0, -1]].tolist() == [10, 5000]
+    np.testing.assert_array_equal(kept["singular_value"][:, 0, 0], kept["instant"])
+    assert {str(variable.dtype) for variable in kept.data_vars.values()} == {"float32"}
+    assert kept.sizes["time"] == 500

@@ -1,0 +1,298 @@
+"""Models, feeds, schedules, and training that stops and goes on."""
+
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+from saddles.transformers import ImageFeed, Recipe, TextFeed, ViTShape, load_text, make_gpt2, make_vit, train
+from saddles.transformers.vit import Attention
+
+CPU = torch.device("cpu")
+SHAPE = ViTShape(side=16, patch=8, width=12, layers=2, heads=2, head_width=5, hidden=8, classes=4)
+
+
+def equal(one, other):
+    xr.testing.assert_equal(one["heads"].to_dataset(), other["heads"].to_dataset())
+
+
+def test_attention_is_the_formula():
+    """Heads of width 5 in an embedding of 12: smax(x W_Q W_Kᵀ xᵀ / √5) x W_V W_Oᵀ, summed over heads."""
+    torch.manual_seed(0)
+    layer, x = Attention(SHAPE).double(), torch.randn(3, 4, 12, dtype=torch.float64)
+    query, key, value = layer.qkv.weight.view(3, 2, 5, 12)
+    output = layer.proj.weight.view(12, 2, 5)
+    total = torch.zeros_like(x) + layer.proj.bias
+    for h in range(2):
+        scores = torch.softmax((x @ query[h].T) @ (x @ key[h].T).mT / math.sqrt(5), -1)
+        total = total + scores @ x @ value[h].T @ output[:, h].T
+    torch.testing.assert_close(layer(x), total)
+
+
+def test_recorded_spectra_are_those_of_the_products(parts):
+    """A plain loop over layers and heads, each product formed whole."""
+    model, feed, recipe = parts()
+    start = {name: weight.double().clone() for name, weight in model.state_dict().items()}
+    heads = train(model, feed, recipe, every=8)["heads"].to_dataset()
+    for layer in range(2):
+        for head in range(2):
+            products = []
+            for state in (model.state_dict(), start):
+                query, key, value = state[f"blocks.{layer}.attn.qkv.weight"].double().view(3, 2, 5, 12)[:, head]
+                output = state[f"blocks.{layer}.attn.proj.weight"].double().view(12, 2, 5)[:, head]
+                products.append({"KQ": key.T @ query, "VO": value.T @ output.T})
+            for name in ("KQ", "VO"):
+                values = torch.linalg.svdvals(products[0][name] - products[1][name]).numpy()
+                place = {"layer": layer, "head": head, "product": name}
+                found = heads["singular_value"].isel(time=-1).sel(place).values
+                np.testing.assert_allclose(found, values[: found.size], atol=1e-5 * values[0])
+                first = torch.linalg.svdvals(products[1][name]).numpy()
+                rank = float(heads["initial_stable_rank"].sel(place))
+                assert rank == pytest.approx((first**2).sum() / first[0] ** 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_scale_leaves_the_token_mapper_and_normalisations_alone(scale):
+    plain, scaled = make_vit(SHAPE, seed=2).state_dict(), make_vit(SHAPE, scale, seed=2).state_dict()
+    for name, weight in plain.items():
+        kept = name.startswith(("patch_embed", "pos_embed", "cls_token")) or "norm" in name
+        torch.testing.assert_close(scaled[name], weight if kept else scale * weight)
+    with pytest.raises(SaddlesError, match="positive"):
+        make_vit(SHAPE, 0.0)
+
+
+def test_gpt2_has_no_dropout_and_scales():
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16, "vocab_size": 256}
+    plain, scaled = make_gpt2(sizes, seed=1), make_gpt2(sizes, 0.5, seed=1)
+    assert not any(module.p for module in plain.modules() if isinstance(module, torch.nn.Dropout))
+    before, after = plain.state_dict(), scaled.state_dict()
+    torch.testing.assert_close(after["transformer.wte.weight"], before["transformer.wte.weight"])
+    name = "transformer.h.0.attn.c_attn.weight"
+    torch.testing.assert_close(after[name], 0.5 * before[name])
+    feed = TextFeed(load_text("made", units="bytes", most=2000), 16, 8, 0, CPU, valid=4)
+    loss = feed.loss(plain, 0, slice(None))
+    assert loss.item() == pytest.approx(math.log(256), rel=0.02)
+    with torch.no_grad():
+        tested = feed.evaluate(plain)
+    assert tested["test_loss"] == pytest.approx(math.log(256), rel=0.02)
+
+
+def test_a_batch_is_a_function_of_its_step(images):
+    one, other = ImageFeed(images, 20, 5, CPU), ImageFeed(images, 20, 5, CPU)
+    for step in (0, 1, 2, 7):
+        one.batch(step)
+    for share in (slice(None), slice(1, None, 2)):
+        for got, wanted in zip(one.batch(4, share), other.batch(4), strict=True):
+            torch.testing.assert_close(got, wanted[share], rtol=0, atol=0)
+    assert not torch.equal(ImageFeed(images, 20, 6, CPU).batch(4)[1], other.batch(4)[1])
+
+
+def test_an_epoch_sees_every_image_once(images):
+    feed = ImageFeed(images, 16, 5, CPU, pad=0)
+    seen = torch.cat([feed.batch(step)[0] for step in range(feed.steps)])
+    assert seen.flatten(1).unique(dim=0).shape[0] == 64
+    other = torch.cat([feed.batch(step)[0] for step in range(feed.steps, 2 * feed.steps)])
+    assert not torch.equal(seen, other)
+    assert seen.mean((0, 2, 3)).abs().max() < 1e-5
+    assert (seen.std((0, 2, 3)) - 1).abs().max() < 1e-3
+
+
+def test_augmentation_shifts_by_up_to_four_and_mirrors(images):
+    """Every picture is one of the 2 × 81 that shifting and mirroring by hand gives, and several are used."""
+    feed = ImageFeed(images, 32, 5, CPU)
+    pictures, _ = feed.batch(3)
+    plain = ImageFeed(images, 32, 5, CPU, pad=0)
+    raw = plain.train[plain._rows(3)]
+    used = set()
+    for picture, original in zip(pictures, raw, strict=True):
+        wide = torch.zeros(3, 24, 24, dtype=torch.uint8)
+        wide[:, 4:20, 4:20] = original
+        found = [
+            (down, along, flip)
+            for down in range(9)
+            for along in range(9)
+            for flip in (False, True)
+            if torch.equal(
+                feed._normal((lambda cut, flip=flip: cut.flip(-1) if flip else cut)(
+                    wide[:, down : down + 16, along : along + 16])[None])[0],
+                picture,
+            )
+        ]  # fmt: skip
+        assert len(found) == 1
+        used.update(found)
+    assert {flip for *_, flip in used} == {True, False}
+    assert len({place[:2] for place in used}) > 15
+
+
+def test_schedule():
+    recipe = Recipe("adam", 2.0, steps=100, warm_up=10)
+    rates = [recipe.rate_at(step) for step in range(100)]
+    assert rates[:3] == pytest.approx([0.2, 0.4, 0.6])
+    assert max(rates) == rates[9] == rates[10] == 2.0
+    assert rates[55] == pytest.approx(1.0)
+    assert 0 < rates[-1] < 1e-3
+    assert np.all(np.diff(rates[10:]) < 0)
+    linear = Recipe("sgd", 1.0, steps=10, decay="linear")
+    assert [linear.rate_at(step) for step in range(10)] == pytest.approx(np.linspace(1, 0.1, 10))
+
+
+def test_adam_and_sgd_are_plain(parts):
+    adam = parts()[2].build([torch.nn.Parameter(torch.zeros(1))], fused=False)
+    assert (adam.defaults["weight_decay"], adam.defaults["betas"]) == (0, (0.9, 0.999))
+    sgd = parts(optimiser="sgd")[2].build([torch.nn.Parameter(torch.zeros(1))], fused=False)
+    assert (sgd.defaults["weight_decay"], sgd.defaults["momentum"]) == (0, 0)
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(parts):
+    models = []
+    for accumulate in (1, 4):
+        model, feed, recipe = parts(optimiser="sgd", rate=0.1, accumulate=accumulate)
+        train(model, feed, recipe, every=12)
+        models.append(model.state_dict())
+    start = parts()[0].state_dict()
+    for name, weight in models[0].items():
+        moved = (weight - start[name]).abs().max()
+        assert (models[1][name] - weight).abs().max() <= 1e-4 * moved + 1e-9, name
+
+
+def test_curves_stand_beside_the_ranks(parts):
+    model, feed, recipe = parts()
+    tree = train(model, feed, recipe, every=5, evaluate_every=10)
+    heads = tree["heads"].to_dataset()
+    assert heads["step"].values.tolist() == [5, 10, 15, 20, 24]
+    np.testing.assert_allclose(heads["epoch"], heads["step"] / 2)
+    assert np.isfinite(heads["train_loss"]).all()
+    assert np.isfinite(heads["test_loss"].values).tolist() == [False, True, False, True, True]
+    assert heads["rate"].values.tolist() == [recipe.rate_at(step - 1) for step in (5, 10, 15, 20, 24)]
+    with torch.no_grad():
+        tested = feed.evaluate(model)
+    assert float(heads["test_accuracy"][-1]) == tested["test_accuracy"]
+    assert heads.attrs["status"] == "finished"
+
+
+class Trouble:
+    """A feed to which something happens in the middle of a step, once."""
+
+    def __init__(self, feed, step, happens):
+        self.feed, self.step, self.happens = feed, step, happens
+        self.steps, self.size = feed.steps, feed.size
+
+    def loss(self, model, step, share):
+        loss = self.feed.loss(model, step, share)
+        if step == self.step:
+            self.step = -1
+            return self.happens(loss)
+        return loss
+
+    def evaluate(self, model):
+        return self.feed.evaluate(model)
+
+
+def interrupt(loss):
+    os.kill(os.getpid(), signal.SIGINT)
+    return loss
+
+
+def crash(loss):
+    raise RuntimeError("power cut")
+
+
+@pytest.mark.parametrize(("step", "store"), [(13, 1e9), (2, 0.0), (9, 0.0)])
+def test_ctrl_c_ends_a_whole_step_and_the_run_goes_on(parts, tmp_path, step, store):
+    model, feed, recipe = parts()
+    whole = train(model, feed, recipe, every=5)
+    model, feed, recipe = parts()
+    with pytest.raises(KeyboardInterrupt):
+        train(model, Trouble(feed, step, interrupt), recipe, every=5, folder=tmp_path, store_every=store)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == step + 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    model, feed, recipe = parts()
+    equal(train(model, feed, recipe, every=5, folder=tmp_path), whole)
+
+
+@pytest.mark.parametrize(("step", "left"), [(3, False), (13, True), (23, True)])
+def test_a_crash_goes_back_to_the_last_checkpoint(parts, tmp_path, step, left):
+    model, feed, recipe = parts()
+    whole = train(model, feed, recipe, every=5)
+    model, feed, recipe = parts()
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(model, Trouble(feed, step, crash), recipe, every=5, folder=tmp_path, store_every=0)
+    assert (tmp_path / "checkpoint.pt").exists() == left
+    model, feed, recipe = parts()
+    equal(train(model, feed, recipe, every=5, folder=tmp_path), whole)
+    model, feed, recipe = parts()
+    equal(train(model, feed, recipe, every=5, folder=tmp_path), whole)
+
+
+def test_rows_without_a_checkpoint_are_not_gone_on_with(parts, tmp_path):
+    """Killed after measurements, before the first checkpoint: the run begins anew and is the same."""
+    model, feed, recipe = parts()
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(model, Trouble(feed, 13, crash), recipe, every=5, folder=tmp_path)
+    assert not (tmp_path / "checkpoint.pt").exists()
+    assert (tmp_path / "recording" / "rows").is_dir()
+    runs = []
+    for folder in (tmp_path, None):
+        model, feed, recipe = parts()
+        runs.append(train(model, feed, recipe, every=5, folder=folder))
+    equal(*runs)
+
+
+def test_a_checkpoint_of_another_model_is_refused(parts, tmp_path):
+    model, feed, recipe = parts()
+    train(model, feed, recipe, every=12, folder=tmp_path)
+    other = make_vit(ViTShape(side=16, patch=8, width=16, layers=1, heads=2, head_width=5, hidden=8, classes=4))
+    with pytest.raises(SaddlesError, match="does not fit this model"):
+        train(other, feed, recipe, every=12, folder=tmp_path)
+    (tmp_path / "checkpoint.pt").write_bytes(b"half")
+    with pytest.raises(SaddlesError, match="does not fit this model"):
+        train(model, feed, recipe, every=12, folder=tmp_path)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps(parts, tmp_path):
+    model, feed, recipe = parts()
+    tree = train(model, Trouble(feed, 11, lambda loss: loss * math.nan), recipe, every=5, folder=tmp_path)
+    heads = tree["heads"].to_dataset()
+    assert heads.attrs["status"].startswith("stopped: diverged at step 15: the loss is not a number")
+    assert heads["step"].values.tolist() == [5, 10, 15]
+    assert np.isfinite(heads["stable_rank"].isel(time=1)).all()
+    assert np.isnan(heads["stable_rank"].isel(time=2)).all()
+
+
+def test_memory_that_ran_out_says_what_to_lower(parts):
+    def full(loss):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    model, feed, recipe = parts()
+    with pytest.raises(SaddlesError, match=r"memory ran out .*accumulate=2, or lower batch"):
+        train(model, Trouble(feed, 1, full), recipe, every=5)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Recipe("adamw", 1e-3, 10), "adam and sgd"),
+        (lambda: Recipe("adam", 1e-3, 10, decay="steps"), "cosine and linear"),
+        (lambda: Recipe("adam", 1e-3, 10, warm_up=11), "no longer than the run"),
+        (lambda: Recipe("adam", -1e-3, 10), "positive"),
+        (lambda: ViTShape(side=30, patch=4), "multiple of the patch"),
+    ],
+)
+def test_bad_settings_are_explained(make, words):
+    with pytest.raises(SaddlesError, match=words):
+        make()
+
+
+def test_batches_that_cannot_be_split_are_refused(parts, images):
+    model, feed, recipe = parts(accumulate=3)
+    with pytest.raises(SaddlesError, match="multiple of 3"):
+        train(model, feed, recipe, every=5)
+    with pytest.raises(SaddlesError, match="tests fall on measurements"):
+        train(model, feed, parts()[2], every=5, evaluate_every=7)
+    with pytest.raises(SaddlesError, match="batch=0"):
+        ImageFeed(images, 0, 5, CPU)
