@@ -126,6 +126,9 @@ def test_certificate_does_not_trust_its_candidate():
     worse = certify(task, "frobenius", best.solution + 0.01, 2 * best.multipliers, solver="me")
     assert worse.feasible
     assert worse.gap > 1e-4
+    scaled = certify(task, "frobenius", 0.3 * best.solution, 7.0 * best.multipliers, solver="me")
+    assert scaled.feasible
+    assert scaled.gap == pytest.approx(best.gap, abs=1e-12)
     with pytest.raises(SaddlesError, match="must separate"):
         certify(task, "frobenius", -best.solution, best.multipliers, solver="me")
 
