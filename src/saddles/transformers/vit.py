@@ -117,8 +117,10 @@ def make_gpt2(settings: dict[str, Any], scale: float = 1.0, seed: int = 0) -> nn
     """GPT-2 of transformers from scratch, without dropout; `settings` go to its GPT2Config."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    ends = {} if settings.get("vocab_size", 50_257) > 50_256 else {"bos_token_id": None, "eos_token_id": None}
-    plain = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "use_cache": False}
+    ends: dict[str, Any] = (
+        {} if settings.get("vocab_size", 50_257) > 50_256 else {"bos_token_id": None, "eos_token_id": None}
+    )
+    plain: dict[str, Any] = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "use_cache": False}
     config = GPT2Config(**settings | plain | ends)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -13,7 +13,7 @@ Thresholds:
 - *Gradually.* From early on, no step from one measurement to the next adds more than a quarter of the final value.
   A measurement covers at most 1/20 of a run, so a rank that came in one jump would show as one.
 - *Where these two are asserted.* A run at `laptop` is all within what is early in the paper's: ΔKQ first falls, from
-  the noise of the first steps to one direction, and ΔVO gains a third of its rank in a few dozen steps. Both numbers are
+  the noise of the first steps to one direction, and ΔVO gains a third of its rank in a few dozen steps. Numbers are
   shown there and asserted from `gpu` on; only the rise of a ViT's ΔVO is asserted at `laptop` too.
 - *Something was learned.* All this means little in a model that learned nothing: the training loss ends at least a
   tenth below that of uniform guesses, log(outputs).
