@@ -41,5 +41,11 @@ def require_data(names: tuple[str, ...]) -> None:
     missing = [name for name in names if found.get(name) is None]
     if missing:
         raise MissingDataError.about(
-            f"no {', '.join(missing)} was found", "this experiment needs it", "set SADDLES_DATA or use --data FOLDER"
+            f"no {', '.join(missing)} was found",
+            "this experiment needs it",
+            f"set SADDLES_DATA or use --data FOLDER, where {' and '.join(map(_files, missing))} is looked for",
         )
+
+
+def _files(name: str) -> str:
+    return " or ".join(SETS.get(name, (name,)))

@@ -146,6 +146,7 @@ def recipe_for(settings: dict[str, Any], optimiser: str, decay: str, steps_per_e
 
 def prepare_images(settings: dict[str, Any], optimiser: str) -> Prepare:
     """A ViT on images that fit into memory."""
+    from saddles.transformers.feed import ImageFeed
     from saddles.transformers.images import load_images
     from saddles.transformers.processes import device
     from saddles.transformers.vit import ViTShape, make_vit
@@ -156,8 +157,6 @@ def prepare_images(settings: dict[str, Any], optimiser: str) -> Prepare:
     shape = ViTShape(side=rows, channels=channels, classes=images.classes, **sizes)
 
     def prepare(scale: float, seed: int) -> Setup:
-        from saddles.transformers.feed import ImageFeed
-
         place = device()
         feed = ImageFeed(images, settings["batch"], seed, place, settings["pad"])
         recipe = recipe_for(settings, optimiser, "cosine", feed.steps)
