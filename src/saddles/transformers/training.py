@@ -250,13 +250,8 @@ def _patient() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _unhurried() -> Iterator[None]:
-    """No warning where training waits for measurements (how long is in `waited_s`, and small models always do).
-
-    Nor where all ranks are NaN: the status says that the run diverged.
-    """
+    """No warning where training waits for measurements (how long is in `waited_s`, and small models always do)."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Mean of empty slice")
-        warnings.filterwarnings("ignore", "invalid value encountered in scalar divide")
         warnings.filterwarnings("ignore", "training waits for measurements")
         yield
 
