@@ -43,7 +43,7 @@ class Identity:
     Ties in a are allowed: then no order of learning is predicted between those concepts by
     their signal; the order comes from W(0) alone (see `saddles.concepts.theory.pivots`).
 
-    Paper 002, section 2.1 and equation 4.1; the hierarchy of test points is appendix B.
+    The paper, section 2.1 and equation 4.1; the hierarchy of test points is appendix B.
     """
 
     mu: Numbers

@@ -1,4 +1,4 @@
-"""Paper 001, Figure 2 d–f: a head with full matrices, beyond the theory.
+"""Figure 2 d–f of the paper's first version: a head with full matrices, beyond the theory.
 
 Claims and their thresholds: "learned incrementally" is read as one singular value at a time: when one reaches half of
 its end, the next smaller one of the same matrix is below half of its own. Counted among those that end above a tenth
