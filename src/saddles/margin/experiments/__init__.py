@@ -51,7 +51,7 @@ EXPERIMENTS = [
         tiny=Size(
             5, _FULL | {"n": 2, "length": 3, "dim": 4, "large": [1.0], "instances": 2, "trials": 1, "until": 100.0}
         ),
-        laptop=Size(60, _FULL | {"instances": 50, "trials": 5, "until": 3000.0}),
+        laptop=Size(70, _FULL | {"instances": 50, "trials": 5, "until": 3000.0}),
         gpu=Size(300, _FULL | {"n": 8, "length": 6, "dim": 16, "instances": 50, "trials": 16, "until": 3000.0}),
         paper=Size(1800, _FULL | {"n": 16, "length": 8, "dim": 32, "instances": 50, "trials": 10, "until": 3000.0}),
     ),
