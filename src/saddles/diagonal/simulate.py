@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from saddles.core.asked import check_keep, check_times
 from saddles.core.coordinates import LogScale
 from saddles.core.device import on_device
 from saddles.core.errors import SaddlesError
@@ -17,7 +18,7 @@ from saddles.core.trajectory import Trajectory
 from saddles.diagonal.method import Descent, Flow
 from saddles.diagonal.model import FullHead, Network
 from saddles.diagonal.risk import Mean, mean_of, risk_of
-from saddles.diagonal.watch import check_keep, check_times, label
+from saddles.diagonal.watch import KEEPABLE, label
 
 REST = 1e-3
 """A flow without an end runs until the forces have fallen to this part of the first."""
@@ -43,7 +44,7 @@ def simulate(
 
     Kept on request: `weights` (u and v), `crossings` (plateaus crossed: from, to, stated error).
     """
-    kept, asked = check_keep(keep), check_times(times)
+    kept, asked = check_keep(keep, KEEPABLE), check_times(times)
     if not isinstance(method, Flow | Descent):
         raise SaddlesError.about(f"{type(method).__name__} came as a method", "Flow or Descent is run", "use one")
     with on_device(device):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from saddles.core.asked import check_keep, check_times
 from saddles.core.coordinates import LogScale
 from saddles.core.device import on_device
 from saddles.core.errors import SaddlesError
@@ -17,7 +18,7 @@ from saddles.core.trajectory import FINISHED, Trajectory
 from saddles.diagonal.method import check_log_alpha
 from saddles.diagonal.rest import ZERO, Rest, settle
 from saddles.diagonal.risk import Risk, risk_of
-from saddles.diagonal.watch import check_keep, check_times, label
+from saddles.diagonal.watch import KEEPABLE, label
 
 TIE = 1e-9
 """Times until activation that differ by less than this part are a tie."""
@@ -85,7 +86,7 @@ def predict(
     the support), `stage_exit_force` (smallest |g| of those, relative to max|g(0)|), `stage_beta` and
     `stage_log_scale` (b at the activation). A tie breaks Assumption 4.3: all tied coordinates are started alike.
     """
-    check_keep(keep)
+    check_keep(keep, KEEPABLE)
     asked = check_times(times)
     if not isinstance(theory, Incremental):
         raise SaddlesError.about(f"{type(theory).__name__} came as a theory", "Incremental is predicted", "use it")

@@ -13,6 +13,7 @@ joint      W = ½Σφ_k d_k z_kᵀ, φ' = 2p:          J = P Γ with the constan
 factored   K' = GQ, Q' = GᵀK, G = Σ p_k d_k z_kᵀ:  J = H⊗I + U P Uᵀ with H = [[0, G], [Gᵀ, 0]], solved by Woodbury.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -104,7 +105,7 @@ class Coefficients:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionFlow:
+class AttentionFlow(ABC):
     """What the three flows share."""
 
     task: Any
@@ -114,9 +115,9 @@ class AttentionFlow:
         """Of this task's scores."""
         return Coefficients(np.concatenate([self.task.optimal_scores[:, None], self.task.other_scores], axis=1))
 
+    @abstractmethod
     def margins(self, state: np.ndarray) -> np.ndarray:
         """Shape (constraint,)."""
-        raise NotImplementedError
 
     def log_rate(self, state: np.ndarray) -> float:
         """log|c|: one unit of this clock is 1/|c| units of gradient time."""

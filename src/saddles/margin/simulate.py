@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from saddles.core.asked import check_keep, check_times
 from saddles.core.coordinates import LogScale
 from saddles.core.errors import SaddlesError
 from saddles.core.mirror import StepError
@@ -17,7 +18,7 @@ from saddles.core.trajectory import FINISHED, Trajectory
 from saddles.margin.attention import DiagonalFlow, FactoredFlow, JointFlow
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import DiagonalAttention, FactoredAttention, JointAttention
-from saddles.margin.watch import check_keep, check_times, describe_weights, label, optimality, weights_variable
+from saddles.margin.watch import KEEPABLE, describe_weights, label, optimality, weights_variable
 
 NORMS = {DiagonalAttention: "l1", FactoredAttention: "nuclear", JointAttention: "frobenius"}
 """The norm each parametrisation is expected to minimise."""
@@ -45,7 +46,7 @@ def simulate(
     `accumulated` (φ).
     Runs on the processor in double precision: nothing is compiled.
     """
-    kept, asked = check_keep(keep), check_times(times)
+    kept, asked = check_keep(keep, KEEPABLE), check_times(times)
     if not isinstance(method, MarginFlow):
         raise SaddlesError.about(f"{type(method).__name__} came as a method", "MarginFlow is run", "use it")
     if precision != "float64" or device not in (None, "cpu"):

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from saddles.core.asked import check_keep
 from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import Trajectory
 from saddles.margin.convex import PROBLEMS, solve
 from saddles.margin.model import DiagonalAttention, FactoredAttention, JointAttention
-from saddles.margin.watch import check_keep, describe_weights, label, weights_variable
+from saddles.margin.watch import KEEPABLE, describe_weights, label, weights_variable
 
 EXPECTED = {DiagonalAttention: "l1", FactoredAttention: "nuclear", JointAttention: "frobenius"}
 """Theorem 4.1, Theorem 5.1 (beyond its data: an expectation), and Tarzanagh et al. for one matrix."""
@@ -54,7 +55,7 @@ def predict(
     Variables: `beta` or `weights` at margin 1, `margin`, `nuclear_norm`, `frobenius_norm`, `objective`,
     `dual_objective`, `gap` (time), and `multipliers` (constraint).
     """
-    check_keep(keep)
+    check_keep(keep, KEEPABLE)
     if not isinstance(theory, MaxMargin):
         raise SaddlesError.about(f"{type(theory).__name__} came as a theory", "MaxMargin is known here", "use it")
     if type(model) not in EXPECTED:

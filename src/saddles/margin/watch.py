@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.measures.margins import combine, dual_norm, kkt_residuals, primal_norm
 
@@ -12,26 +11,6 @@ KEEPABLE = ("factors", "accumulated")
 """Variables that are kept on request: K and Q; φ."""
 
 UNIT = "rescaled time, ∫|c|dt"
-
-
-def check_keep(keep: Any) -> tuple[str, ...]:
-    """Refuse names that cannot be kept."""
-    unknown = [name for name in keep or () if name not in KEEPABLE]
-    if unknown:
-        raise SaddlesError.about(f"keep={unknown!r} came", f"{', '.join(KEEPABLE)} can be kept", "use those names")
-    return tuple(keep or ())
-
-
-def check_times(times: Any) -> np.ndarray | None:
-    """Increasing rescaled times of at least 0, or None."""
-    if times is None:
-        return None
-    asked = np.asarray(times, dtype=float)
-    if asked.ndim != 1 or not len(asked) or not np.isfinite(asked).all() or asked[0] < 0 or (np.diff(asked) <= 0).any():
-        raise SaddlesError.about(
-            f"times {times!r:.60} came", "increasing rescaled times of at least 0 are needed", "leave them out"
-        )
-    return asked
 
 
 def weights_variable(weights: np.ndarray) -> dict[str, Any]:
