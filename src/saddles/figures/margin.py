@@ -156,7 +156,13 @@ def _both(axis: Any, trajectory: xr.Dataset, norm: str, words: str) -> None:
             colour,
             {"factored": "K and Q apart", "joint": "one matrix W"}[who],
         )
-    axis.set(xscale="log", yscale="log", xlabel="‖W‖_F", ylabel="above its optimum, %", title=f"{words} at unit margin")
+    axis.set(
+        xscale="log",
+        yscale="log",
+        xlabel="‖W‖, Frobenius",
+        ylabel="above its optimum, % (median, middle 80 %)",
+        title=f"{words} at unit margin",
+    )
     axis.legend(loc="lower left")
 
 
@@ -176,7 +182,8 @@ def general(trajectory: xr.Dataset) -> Figure:
             c.bar(0.5 * (bins[1:] + bins[:-1]) + shift, heights, width=0.25, color=colour, label=word)
         c.set_xticks(np.arange(1, bins[-1]))
         c.set(xlabel="singular values above 1 % of the largest", ylabel="instances", title="Rank at the last norm")
-        c.legend()
+        c.set_ylim(top=1.3 * c.get_ylim()[1])
+        c.legend(loc="upper left", ncols=3, fontsize=8)
         _arms(d, trajectory)
     return figure
 
