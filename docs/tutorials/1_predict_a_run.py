@@ -1,0 +1,8 @@
+"""
+Predict a run
+=============
+
+Hello.
+"""
+
+print("hello")
