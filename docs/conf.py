@@ -23,6 +23,7 @@ extensions = [
     "docstrings",
     "names",
     "pages",
+    "records",
 ]
 exclude_patterns = ["_build", "results", "tutorials", "gallery/*.py", "gallery/**/*.ipynb", "gallery/**/*.json"]
 nitpicky = True
@@ -31,7 +32,7 @@ nitpick_ignore_regex = [
     (r"py:obj", r"saddles\.\w+\.Gradient(Descent|Flow)"),  # shared by labs, indexed once, on core's page
 ]
 
-myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 3
 myst_update_mathjax = False
 
@@ -55,7 +56,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "show_memory": False,
     "show_signature": False,
-    "matplotlib_animations": False,
+    "image_scrapers": ("matplotlib", "drawn"),
     "write_computation_times": False,  # that page would load scripts from elsewhere
 }
 

@@ -67,7 +67,7 @@ def test_commands_exist(page, line):
 def _parse(words: list[str], sketch: bool) -> bool:
     """Walk down to the command; a sketch's options must exist, a whole line must parse and name an experiment."""
     here: Any = typer.main.get_command(app)
-    while hasattr(here, "commands"):
+    while words and hasattr(here, "commands"):
         heads = words[0].split("|")
         found = [here.commands[head] for head in heads if head in here.commands]
         assert len(found) == len(heads), f"no command {words[0]}"
