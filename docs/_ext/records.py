@@ -1,8 +1,8 @@
 """Stored results on the pages.
 
-A number in the text refers to the record it comes from by a link to results/FILE.json#KEY, which is plain Markdown. In the site
-the link leads to the page of all records. The directive `claims` shows the verdicts of a lab, `all-claims` those of every lab
-with their counts, `records` the page of records. `tests/docs/test_numbers.py` checks that the numbers agree.
+A number in the text refers to the record it comes from by a link to results/FILE.json#KEY, which is plain Markdown.
+In the site the link leads to the page of all records. The directive `claims` shows the verdicts of a lab, `all-claims`
+the counts of every lab, `records` the page of records. `tests/docs/test_numbers.py` checks that the numbers agree.
 """
 
 import json

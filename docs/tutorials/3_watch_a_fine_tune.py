@@ -92,9 +92,10 @@ print(run.result["heads"]["stable_rank"].sizes)
 # Low rank, from the first step on
 # --------------------------------
 #
-# The stable rank of a change is Σσ²/σ₁²: about how many directions it has. A head is 24 wide; its change has a few directions, from
-# the first measurement to the last. The products of the base model are of low rank as well (their stable rank stands in each panel):
-# it was trained on a small language. In large models trained from scratch they are not, see :doc:`/transformers`.
+# The stable rank of a change is Σσ²/σ₁²: about how many directions it has. A head is 24 wide; its change has a few
+# directions, from the first measurement to the last. The products of the base model are of low rank as well (their
+# stable rank stands in each panel): it was trained on a small language. In large models trained from scratch they are
+# not, see :doc:`/transformers`.
 
 from saddles.figures.probe import normalised_spectra, stable_rank
 

@@ -46,7 +46,8 @@ def test_every_record_is_referred_to():
 
 
 def test_a_number_typed_by_hand_is_found():
-    line = "It took 12.3 s, 4.5 times less than before (41 of 45 runs), at 1.2e-3 and 98 %; Figure 2, c = 0.5, (4.3) and 30 runs."
+    line = "It took 12.3 s, 4.5 times less than before (41 of 45 runs), at 1.2e-3 and 98 %; "
+    line += "Figure 2, c = 0.5, (4.3) and 30 runs."
     assert Passage(1, line, (), False).numbers() == ["12.3", "4.5", "41", "45", "1.2e-3", "98"]
 
 

@@ -1,6 +1,6 @@
 """Measured numbers in the text of a page, and the stored records that the text refers to.
 
-A record is an entry of docs/results/FILE.json: a command, a machine, a date, values and settings. Text refers to it by a link,
+A record is an entry of docs/results/FILE.json: a command, a machine, a date, values. Text refers to it by a link,
 [any words](results/FILE.json#KEY), which covers its paragraph and the tables and lists up to the next paragraph.
 A comment `<!-- settings -->` says that the numbers of the next block are chosen, not measured: tolerances of tests,
 sizes, constants of the papers.
@@ -53,35 +53,35 @@ class Passage:
 
 
 def passages(page: Path) -> list[Passage]:
-    """The page in order."""
+    """The page in order. A link covers what follows it up to the next paragraph; a comment covers the next block."""
     found: list[Passage] = []
-    tokens = _PARSER.parse(page.read_text("utf-8"))
-    comment, records, depth, rows = False, (), 0, []
-    for at, token in enumerate(tokens):
+    settings, covering, lists, line = False, (), 0, 0
+    cells: list[tuple[str, tuple[str, ...]]] | None = None
+    for token in _PARSER.parse(page.read_text("utf-8")):
         if token.type == "html_block":
-            comment = "settings" in token.content
+            settings = "settings" in token.content
         elif token.type == "heading_open":
-            comment, records = False, ()
+            settings, covering = False, ()
         elif token.type == "table_open":
-            rows = []
-        elif token.type in ("bullet_list_open", "ordered_list_open"):
-            depth += 1
-        elif token.type in ("bullet_list_close", "ordered_list_close"):
-            depth -= 1
-            comment = comment and depth > 0
+            cells, line = [], (token.map or [0])[0] + 1
         elif token.type == "table_close":
-            text, own = "\n".join(row for row, _ in rows), tuple(r for _, more in rows for r in more)
-            found.append(Passage((token.map or [0])[0] or line, text, records + own, comment))
-            comment = False
-        elif token.type == "inline":
+            own = tuple(place for _, places in cells or () for place in places)
+            found.append(Passage(line, "\n".join(text for text, _ in cells or ()), covering + own, settings))
+            settings, cells = False, None
+        elif token.type.endswith("list_open"):
+            lists += 1
+        elif token.type.endswith("list_close"):
+            lists -= 1
+            settings = settings and lists > 0
+        elif token.type == "inline" and cells is not None:
+            cells.append(_read(token.children or []))
+        elif token.type == "inline" and token.level <= 1 + 2 * lists:
             text, own = _read(token.children or [])
-            if tokens[at - 1].type in ("th_open", "td_open"):
-                rows.append((text, own))
-                line = (token.map or [0])[0] + 1
-            elif tokens[at - 1].type == "paragraph_open":
-                records = own if depth == 0 else records
-                found.append(Passage((token.map or [0])[0] + 1, text, records + own * (depth > 0), comment))
-                comment = comment and depth > 0
+            if not text:  # an image alone
+                continue
+            covering = covering if lists else own
+            found.append(Passage((token.map or [0])[0] + 1, text, covering + own, settings))
+            settings = settings and lists > 0
     return found
 
 
