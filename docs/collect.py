@@ -38,7 +38,6 @@ def collect(root: Path) -> dict[str, Any]:
         "experiments": len(records),
         "skipped": len(records) - len(done),
         **{word: verdicts.count(word) for word in ("holds", "fails", "not_applicable")},
-        "minutes": round(sum(record["wall_time_s"] for record in done) / 60, 1),
     }
     return {"machine": first["machine"], "versions": first["versions"], "records": records}
 

@@ -67,7 +67,7 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sourcelink = False
-html_sidebars = {"index": [], "contributing": [], "references": []}
+html_sidebars = {"index": [], "claims": []}
 html_theme_options = {
     "logo": {"text": "saddles"},
     "show_nav_level": 2,

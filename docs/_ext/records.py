@@ -93,7 +93,7 @@ class Records(_Markdown):
 
 
 def _common(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key not in ("records", "versions")}
+    return {key: value for key, value in found.items() if key not in ("records", "versions", "origin")}
 
 
 def _record_lines(record: dict[str, Any]) -> list[str]:
