@@ -35,9 +35,10 @@ types: setup
 test-slow: setup
 	$(BIN)/python -m pytest -n $(CORES) -m slow
 
-# A warning breaks it; every tutorial runs. Open docs/_build/html/index.html.
+# A warning breaks it, and so does a dead link; every tutorial runs. Open docs/_build/html/index.html.
 docs: setup
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -40,7 +40,7 @@ measured
 # model. *Balanced* is the opposite limit, in which learning feeds on what was learned before. *Self-consistent* is
 # the paper's equation (1), which has both as limits:
 #
-# .. math:: A' = -\sqrt{AA^\top + \sigma^4 w^2 I}\; G - G\, \sqrt{A^\top A + \sigma^4 w^2 I},
+# .. math:: \dot A = -\sqrt{AA^\top + \sigma^4 w^2 I}\; G - G\, \sqrt{A^\top A + \sigma^4 w^2 I},
 #           \qquad G = \nabla C(A).
 #
 # None of them sees the run. Each gets the initial matrix A(0) and the number σ²w, and no more.
