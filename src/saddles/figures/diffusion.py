@@ -4,13 +4,14 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, THEORY, look
-from saddles.measures.concept_space import exponential_tail, speed
+from saddles.measures.concept_space import exponential_tail, learning_times, speed
 
+HALF = 0.5
+"""A concept is there when the mean probability passes this for good."""
 MOST = 10
 """Pictures of a strip."""
 PLACES = {"00": "red, big", "01": "red, small", "10": "blue, big", "11": "blue, small"}
@@ -43,7 +44,7 @@ def memorisation(trajectory: xr.Dataset) -> Figure:
         left.plot(one["time"], mean, color=COLOURS[0], label="of the mean over seeds", **MEASURED)
         left.set(xlabel="step", ylabel="concept-space MSE, class 11", xscale="log", ylim=(0, None))
         left.set_title(f"Concept error, colour separation {float(one['separation']):g}")
-        left.legend(loc="lower left")
+        left.legend(loc="upper right")
         _ways(right, trajectory.isel(separation=[-1]))
         _strip(below[0], one)
     return figure
@@ -65,9 +66,11 @@ def slowing(trajectory: xr.Dataset) -> Figure:
                 used = slice(top, top + max(int(fit["instants"]), 2))
                 t = one["time"].values[used]
                 level = float(np.log(np.maximum(one.values[used], 1e-12)).mean() + float(fit["rate"]) * t.mean())
-                words = f"e^(−{float(fit['rate']):.2g} t), R² = {float(fit['fit']):.2f}"
+                words = f"tail: rate {float(fit['rate']):.2g} a step, R² = {float(fit['fit']):.2f}"
                 left.plot(t, np.exp(level - float(fit["rate"]) * t), **THEORY, label=words)
         left.set(xlabel="step", ylabel="|dC/dt| of class 11, a step", yscale="log")
+        left.set_ylim(bottom=max(1e-7, left.get_ylim()[0]))
+        left.locator_params(axis="x", nbins=5)
         left.set_title("Speed in concept space")
         left.legend(loc="upper right", fontsize=8)
         _ways(right, trajectory)
@@ -105,12 +108,16 @@ def _ways(axis: Any, trajectory: xr.Dataset) -> None:
     shades, span = _shade(trajectory)
     for k, separation in enumerate(path["separation"].values):
         colour = shades(0.9 * span(separation)) if several else COLOURS[0]
-        for n in range(path.sizes["seed"] if not several else 0):
+        for n in range(path.sizes["seed"] if not several and path.sizes["seed"] > 1 else 0):
             axis.plot(*path.isel(separation=k, seed=n).values.T, color="#cccccc", linewidth=0.9, zorder=1)
         x, y = path.isel(separation=k).mean("seed").values.T
-        axis.plot(x, y, ".-", color=colour, markersize=5, linewidth=1.8, label=f"separation {separation:g}", zorder=3)
-        axis.plot(x[:1], y[:1], "s", color=colour, markersize=6, zorder=4)
-    axis.plot([], [], "s", color=GREY, markersize=6, label="first evaluation")
+        formed = _formed(trajectory.isel(separation=k))
+        axis.plot(x[: formed + 1], y[: formed + 1], ":", color=colour, linewidth=0.9, alpha=0.6, zorder=2)
+        later = {"markersize": 5, "linewidth": 1.8, "label": f"separation {separation:g}", "zorder": 3}
+        axis.plot(x[formed:], y[formed:], ".-", color=colour, **later)
+        axis.plot(x[formed : formed + 1], y[formed : formed + 1], "s", color=colour, markersize=7, zorder=4)
+    axis.plot([], [], ":", color=GREY, linewidth=0.9, label="images are not yet circles")
+    axis.plot([], [], "s", color=GREY, markersize=7, label="half of trained classes right")
     axis.plot([1], [1], "*", color=INK, markersize=13, label="class 11, never trained", zorder=5)
     axis.plot([0, 0, 1], [0, 1, 0], "o", color=GREY, markersize=8, label="trained classes", zorder=2)
     axis.set(xlabel="colour: probability of blue", ylabel="size: probability of small", xlim=(-0.06, 1.06))
@@ -118,24 +125,32 @@ def _ways(axis: Any, trajectory: xr.Dataset) -> None:
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7.5)
 
 
+def _formed(one: xr.Dataset) -> int:
+    """The first evaluation at which half of the images of the trained classes are what was asked for, or the last."""
+    right = one["accuracy"].sel(point=["00", "01", "10"]).mean(["point", "seed"]).values >= 0.5
+    return int(np.argmax(right)) if right.any() else len(right) - 1
+
+
 def _when(axis: Any, trajectory: xr.Dataset) -> None:
-    """Mean probabilities over time: colour solid, size dashed."""
-    path = trajectory["output"].sel(point="11").mean("seed").transpose("time", "separation", "coordinate")
-    shades, span = _shade(trajectory)
-    for k, separation in enumerate(path["separation"].values):
-        colour = shades(0.9 * span(separation))
-        one = path.isel(separation=k)
-        axis.plot(one["time"], one.sel(coordinate="colour"), color=colour, linewidth=1.8)
-        axis.plot(one["time"], one.sel(coordinate="size"), color=colour, linewidth=1.6, linestyle=(0, (3, 1.5)))
-    axis.plot([], [], color=INK, label="colour (blue)")
-    axis.plot([], [], color=INK, linestyle=(0, (3, 1.5)), label="size (small)")
-    axis.axhline(0.5, color=GREY, linewidth=0.8)
-    axis.set(xlabel="step", ylabel="mean probability, class 11", xscale="log", ylim=(-0.03, 1.03))
-    axis.set_title("Each concept over training")
-    axis.legend(loc="lower right")
-    if path.sizes["separation"] > 1:
-        bar = axis.figure.colorbar(ScalarMappable(span, shades), ax=axis, pad=0.01)
-        bar.set_label("colour separation")
+    """Steps at which each concept is there for good against the separation; lines are means over seeds."""
+    path = trajectory["output"].sel(point="11", drop=True)
+    found = learning_times(path, trajectory["target"], HALF, for_good=True)["learned_at"]
+    end = float(trajectory["time"][-1])
+    separations = trajectory["separation"].values
+    for name, colour, mark in (("colour", COLOURS[0], "o"), ("size", COLOURS[3], "s")):
+        when = found.sel(coordinate=name).transpose("separation", "seed").values
+        axis.plot(separations, when, mark, color=colour, markersize=5, alpha=0.6)
+        late = np.where(np.isnan(when), 1.3 * end, when)
+        label = f"{name} ({'blue' if name == 'colour' else 'small'})"
+        axis.plot(separations, np.exp(np.log(late).mean(axis=1)), color=colour, label=label, **MEASURED)
+        for separation in separations[np.isnan(when).any(axis=1)]:
+            axis.plot([separation], [1.3 * end], "^", color=colour, markersize=9)
+    axis.plot([], [], "^", color=GREY, markersize=9, label="not learned")
+    axis.axhline(end, color=GREY, linewidth=0.8)
+    axis.text(separations[0], 1.03 * end, "end of the run", fontsize=7.5, color=GREY, va="bottom")
+    axis.set(xlabel="colour separation", ylabel="step at which class 11 has it for good", yscale="log")
+    axis.set_title("Order of learning")
+    axis.legend(loc="lower left", fontsize=8)
 
 
 def _strip(part: Any, one: xr.Dataset) -> None:

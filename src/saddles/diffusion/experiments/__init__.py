@@ -7,6 +7,7 @@ from saddles.core.experiment import Experiment, Size
 PAPER = "yang2025concepts"
 
 _SWEEP = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+_FOUR = [0.2, 0.4, 0.55, 0.7]
 _STRONG = [0.7]
 
 _PAPER: dict[str, Any] = {
@@ -20,10 +21,10 @@ _PAPER: dict[str, Any] = {
 """separations: of the colours, one run each and a seed. shown: images a class at an evaluation. sampling: steps of the
 sampler. store: seconds from one checkpoint to the next. held_out: images a class that the classifier must get right."""
 
-_GPU = _PAPER | {"steps": 4000, "evaluations": 40, "seeds": 2, "classifier_steps": 2000}
+_GPU = _PAPER | {"steps": 4000, "evaluations": 40, "seeds": 2, "classifier_steps": 600}
 _LAPTOP = _PAPER | {
     "side": 16, "size_spread": 0.2, "channels": [16, 32], "blocks": 1, "heads": 1,
-    "steps": 700, "batch": 32, "images": 512, "evaluations": 16, "shown": 16, "sampling": 25, "seeds": 1,
+    "steps": 500, "batch": 32, "images": 512, "evaluations": 12, "shown": 16, "sampling": 25, "seeds": 1,
     "classifier_channels": [8, 16], "classifier_features": 16, "classifier_steps": 150, "classifier_batch": 64,
     "held_out": 256,
 }  # fmt: skip
@@ -34,27 +35,22 @@ _TINY = _LAPTOP | {
 }  # fmt: skip
 
 
-def _row(
-    name: str, title: str, times: tuple[float, ...], tiny: list[float], laptop: list[float], large: list[float]
-) -> Experiment:
-    """Times of tiny, laptop, gpu and paper; separations of tiny, laptop, and of the two large sizes."""
-    settings = (
-        _TINY | {"separations": tiny},
-        _LAPTOP | {"separations": laptop},
-        _GPU | {"separations": large},
-        _PAPER | {"separations": large},
-    )
-    sizes = ("tiny", "laptop", "gpu", "paper")
-    rows = {size: Size(took, one) for size, took, one in zip(sizes, times, settings, strict=True)}
+def _row(name: str, title: str, times: tuple[float, ...], separations: tuple[list[float], ...]) -> Experiment:
+    """Times and separations of tiny, laptop, gpu and paper."""
+    sizes = {"tiny": _TINY, "laptop": _LAPTOP, "gpu": _GPU, "paper": _PAPER}
+    rows = {
+        size: Size(took, settings | {"separations": chosen})
+        for (size, settings), took, chosen in zip(sizes.items(), times, separations, strict=True)
+    }
     module = f"saddles.diffusion.experiments.{name.replace('-', '_')}"
     return Experiment(f"diffusion/{name}", title, PAPER, module, rows, default="tiny")
 
 
 EXPERIMENTS = [
     _row("figure-6a", "A diffusion model learns colour and size in the order of their signals",
-         (10, 110, 400, 5400), [0.3, 0.7], [0.2, 0.7], _SWEEP),
+         (20, 110, 660, 11_000), ([0.3, 0.7], [0.2, 0.7], _FOUR, _SWEEP)),
     _row("figure-6b", "Transient memorisation in a diffusion model: the concept error rises before it falls",
-         (6, 60, 70, 900), _STRONG, _STRONG, _STRONG),
+         (10, 60, 170, 1800), (_STRONG,) * 4),
     _row("figure-6c", "Concept learning in a diffusion model slows down exponentially",
-         (6, 60, 70, 900), _STRONG, _STRONG, _STRONG),
+         (10, 60, 170, 1800), (_STRONG,) * 4),
 ]  # fmt: skip
