@@ -30,8 +30,9 @@ _LAPTOP = _PAPER | {
 }  # fmt: skip
 _TINY = _LAPTOP | {
     "side": 8, "size_spread": 0.1, "channels": [8, 16],
-    "steps": 240, "batch": 16, "images": 128, "evaluations": 8, "shown": 4, "sampling": 10,
-    "classifier_channels": [8, 8], "classifier_features": 8, "classifier_steps": 100, "held_out": 64,
+    "steps": 200, "batch": 16, "images": 128, "evaluations": 8, "shown": 4, "sampling": 10,
+    "classifier_channels": [8, 8], "classifier_features": 8, "classifier_steps": 120, "classifier_batch": 32,
+    "held_out": 64,
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def _row(name: str, title: str, times: tuple[float, ...], separations: tuple[lis
 
 EXPERIMENTS = [
     _row("figure-6a", "A diffusion model learns colour and size in the order of their signals",
-         (20, 110, 660, 11_000), ([0.3, 0.7], [0.2, 0.7], _FOUR, _SWEEP)),
+         (20, 110, 660, 11_000), ([0.4, 0.7], [0.2, 0.7], _FOUR, _SWEEP)),
     _row("figure-6b", "Transient memorisation in a diffusion model: the concept error rises before it falls",
          (10, 60, 170, 1800), (_STRONG,) * 4),
     _row("figure-6c", "Concept learning in a diffusion model slows down exponentially",
