@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from saddles.core.trajectory import save as save
     from saddles.core.verbs import predict as predict
     from saddles.core.verbs import simulate as simulate
+    from saddles.sweep.begin import sweep as sweep
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -36,6 +37,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "predict": "saddles.core.verbs",
         "save": "saddles.core.trajectory",
         "simulate": "saddles.core.verbs",
+        "sweep": "saddles.sweep",
         "transformers": "saddles.transformers",
     },
 )
