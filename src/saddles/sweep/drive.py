@@ -93,7 +93,7 @@ class Drive:
                     if self._due():
                         break
                 done, _ = wait(self._out, timeout=COMMIT_SECONDS, return_when=FIRST_COMPLETED)
-                for future in done:
+                for future in [future for future in self._out if future in done]:
                     self._collect(future)
                 if self._due():
                     self._commit()
