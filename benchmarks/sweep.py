@@ -11,6 +11,7 @@ import os
 import resource
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context, Experiment, Size
+from saddles.core.experiment import Context, Experiment, Size, find
 from saddles.core.trajectory import Trajectory, make_trajectory, save
 from saddles.sweep.begin import sweep
+from saddles.sweep.cells import Job, Task, compute
 
 ROW = Experiment("bench/trivial", "Next to nothing", "nobody", "benchmarks.sweep",
                  {"tiny": Size(1, {"rate": 1.0, "points": 16})}, default="tiny")  # fmt: skip
@@ -76,7 +78,32 @@ def _plain(count: int, folder: Path) -> None:
           f"{1e3 * (time.process_time() - used) / count:.2f} processor ms", flush=True)  # fmt: skip
 
 
+def _together(count: int) -> None:
+    """Cells of a JAX lab in one program against the same cells one by one in a warm process, in turns."""
+    row = find("concepts/figure-2a")
+    jobs = [Job(k, row.settings("tiny", {"seeds": 1, "epochs": 4}), k) for k in range(count)]
+    ways = {"together": row, "one by one": replace(row, together=())}
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    digests = {}
+    for _ in range(4):
+        for name, way in ways.items():
+            began = time.process_time()
+            made = compute(Task(way, "tiny", tuple(jobs)))
+            assert isinstance(made, list)
+            spent[name].append(time.process_time() - began)
+            digests[name] = [one.digest for one in made]
+    assert digests["together"] == digests["one by one"]
+    best = {name: min(rows[1:]) for name, rows in spent.items()}
+    print(
+        f"{count} cells of concepts/figure-2a in one program: {best['together']:.3f} processor s against "
+        f"{best['one by one']:.3f} one by one, {best['one by one'] / best['together']:.2f} times; same bytes; "
+        f"the first time, with compilation, {spent['together'][0]:.2f} and {spent['one by one'][0]:.2f}",
+        flush=True,
+    )
+
+
 def main(full: bool = False) -> None:
+    _together(32)
     rows = 100 if full else 20
     with tempfile.TemporaryDirectory() as home:
         _plain(100, Path(home))
