@@ -6,6 +6,8 @@ Only this process writes; workers send arrays back and need no shared disk. Wher
 
 import asyncio
 import itertools
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,6 +51,8 @@ class Cluster(Engine):
             raise
         self._resources = GPU if any(offer.get("GPU", 0) >= 1 for offer in offers) else {}
         self._looked, self._slots = 0.0, 1
+        self._arrived: queue.SimpleQueue[tuple[Any, Task, Future[list[Outcome]]]] = queue.SimpleQueue()
+        threading.Thread(target=self._deliver_all, daemon=True).start()
 
     @property
     def slots(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -65,13 +69,20 @@ class Cluster(Engine):
     def submit(self, task: Task) -> "Future[list[Outcome]]":
         """Send a task; what comes back arrives in an ordinary future."""
         answer: Future[list[Outcome]] = Future()
-        sent = self._send(task)
-        sent.add_done_callback(lambda done: self._deliver(done, task, answer))
+        self._send_for(task, answer)
         return answer
 
     def close(self) -> None:
         """Take back what is not done, and leave the cluster running."""
         self._client.close()
+
+    def _send_for(self, task: Task, answer: "Future[list[Outcome]]") -> None:
+        self._send(task).add_done_callback(lambda done: self._arrived.put((done, task, answer)))
+
+    def _deliver_all(self) -> None:
+        """Fetch results in a thread that nobody waits for: a fetch may hang where the cluster is being left."""
+        while True:
+            self._deliver(*self._arrived.get())
 
     def _send(self, task: Task) -> Any:
         good = [address for address in self._workers() if address not in self._refused] if self._refused else None
@@ -91,8 +102,7 @@ class Cluster(Engine):
                 if made.worker not in self._refused:
                     self._refused.add(made.worker)
                     self._say(f"the worker {made.worker} is left out: {made.reason}")
-                again = self._send(task)
-                again.add_done_callback(lambda later: self._deliver(later, task, answer))
+                self._send_for(task, answer)
                 return
             answer.set_result(made)
         except KilledWorker as error:
