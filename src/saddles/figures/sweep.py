@@ -16,11 +16,6 @@ MOST = 6
 """Claims that one figure shows."""
 
 
-def grid_axes(trajectory: xr.Dataset) -> list[str]:
-    """The axes of a sweep's grid, the seed last."""
-    return [str(dim) for dim in trajectory["cell_done"].dims]
-
-
 def over_grid(
     values: xr.DataArray, x: str | None = None, y: str | None = None, *, title: str = "", label: str = ""
 ) -> Figure:
