@@ -96,20 +96,18 @@ def _together(count: int) -> None:
     best = {name: min(rows[1:]) for name, rows in spent.items()}
     print(
         f"{count} cells of concepts/figure-2a in one program: {best['together']:.3f} processor s against "
-        f"{best['one by one']:.3f} one by one, {best['one by one'] / best['together']:.2f} times; same bytes; "
-        f"the first time, with compilation, {spent['together'][0]:.2f} and {spent['one by one'][0]:.2f}",
+        f"{best['one by one']:.3f} one by one, {best['one by one'] / best['together']:.2f} times; same bytes",
         flush=True,
     )
 
 
 def main(full: bool = False) -> None:
     _together(32)
-    rows = 100 if full else 20
     with tempfile.TemporaryDirectory() as home:
         _plain(100, Path(home))
-        for k, (on, workers) in enumerate([("serial", None), ("embedded", 2), ("embedded", 1)]):
-            for count in [rows // 10, rows] if full and on == "embedded" else [rows]:
-                _sweep(count, 100, on, workers, Path(home) / f"sweep-{k}-{count}")
+        _sweep(10, 100, "serial", None, Path(home) / "serial")
+        for rows in (10, 100) if full else (10, 20):
+            _sweep(rows, 100, "embedded", 2, Path(home) / f"embedded-{rows}")
     print(f"largest memory of the driver: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

@@ -122,6 +122,29 @@ def test_a_cell_that_does_not_fit_fails_and_says_why(tmp_path):
         assert load(store.folder)["cell_done"].values.tolist() == [1, 0, 0]
 
 
+def test_a_variable_that_looks_like_an_own_clock_keeps_its_numbers(tmp_path):
+    with begun(tmp_path / "s", {"rate": [1.0, 2.0]}) as store:
+        for k in range(2):
+            clock, theirs = np.arange(3.0) + k, np.full(3, 7.0 + k)
+            coords = {"time": (("time",), clock)}
+            store.commit([Outcome(k, 0.1, Packed({"own_time": (("time",), theirs)}, coords, {}))])
+        whole = load(store.folder)
+    assert whole["inner_own_time"].isel(time=0).values.tolist() == [7, 8]
+    assert whole["own_time"].isel(time=0).values.tolist() == [0, 1]
+
+
+def test_labels_grow_in_number_and_in_length(tmp_path):
+    words = [["a", "b"], ["a", "b", "a much longer word"], ["a"]]
+    with begun(tmp_path / "s", {"rate": [1.0, 2.0, 3.0]}) as store:
+        for k, labels in enumerate(words):
+            coords = {"mode": (("mode",), np.arange(len(labels))), "name": (("mode",), np.array(labels))}
+            store.commit([Outcome(k, 0.1, Packed({"a": (("mode",), np.ones(len(labels)))}, coords, {}))])
+        whole = load(store.folder)
+    assert whole["mode"].values.tolist() == [0, 1, 2]
+    assert whole["name"].values.tolist() == words[1]
+    assert whole["a"].sum("mode").values.tolist() == [2, 3, 1]
+
+
 def test_text_of_cells_may_grow(tmp_path):
     with begun(tmp_path / "s", {"rate": [1.0, 2.0, 3.0]}) as store:
         store.commit([Outcome(0, 0.1, packed(word=((), np.array("ab"))))])

@@ -93,7 +93,7 @@ class Arrays:
 
     def _renamed(self, packed: Packed) -> Packed:
         def name(word: str) -> str:
-            return f"inner_{word}" if word in self._taken else word
+            return f"inner_{word}" if word in self._taken or word.startswith("own_") else word
 
         def all_of(arrays: Mapping[str, Values]) -> dict[str, Values]:
             return {name(key): (tuple(map(name, dims)), values) for key, (dims, values) in arrays.items()}
@@ -149,8 +149,20 @@ class Arrays:
         if not bool((shared[:short] == own[:short]).all()):
             return False
         if len(own) > short:
-            self._share(name, dims, own, self._notes(name))
+            self._extend(name, dims, own, short)
         return True
+
+    def _extend(self, name: str, dims: tuple[str, ...], values: np.ndarray, start: int) -> None:
+        """Lengthen a shared coordinate, in place where its type allows: who is reading it keeps what he has."""
+        array = self._arrays[name]
+        if values.dtype != array.dtype:
+            self._share(name, dims, values, self._notes(name))
+            return
+        array.resize(values.shape)
+        array[start:] = values[start:]
+        self._shared[name] = values
+        self._note(array, (slice(start, len(values)),))
+        self._changed = True
 
     def _notes(self, name: str) -> dict[str, Any]:
         return {key: value for key, value in self._arrays[name].attrs.items() if key not in (DIMS, "shared")}

@@ -192,7 +192,8 @@ def _judged(task: Task, job: Job, made: Any, seconds: float) -> Outcome:
     except Exception as error:
         unjudged = f"claims not judged: {_told(error)}"
     packed = pack(made, claims)
-    status = unjudged or str(made.attrs.get("status", ""))
+    ended = str(made.attrs.get("status", ""))
+    status = "; ".join([*([ended] if ended != "finished" else []), unjudged]) if unjudged else ended
     return Outcome(job.number, round(seconds + time.perf_counter() - began, 6), packed, status)
 
 

@@ -56,7 +56,7 @@ def create(plan: Plan, folder: Path) -> None:
         "cells": len(plan.grid.cells()),
         "wall_time_s": 0.0,
     }
-    with _written(folder):
+    with _written(folder, "choose another --out"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
@@ -240,22 +240,24 @@ def _locked(folder: Path) -> Any:
     if fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             handle.close()
             raise SaddlesError.about(
                 f"{folder} came", "another process is writing it", "wait for it, or stop it first"
             ) from error
+        except OSError:
+            return handle  # a file system without locks
     return handle
 
 
 @contextlib.contextmanager
-def _written(folder: Path) -> Iterator[None]:
+def _written(folder: Path, hint: str = "") -> Iterator[None]:
     """Tell a full disk or a place that cannot be written in one sentence; what is committed stays."""
     try:
         yield
     except OSError as error:
         raise SaddlesError.about(
             f"{folder} cannot be written ({error.strerror or error})",
-            "finished cells are kept and the rest needs room and permission",
-            f"then go on with `saddles sweep --resume {folder}`",
+            "room and permission are needed" if hint else "room and permission are needed, and finished cells are kept",
+            hint or f"then go on with `saddles sweep --resume {folder}`",
         ) from error
