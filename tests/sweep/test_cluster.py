@@ -15,7 +15,7 @@ import pytest
 from saddles.core.errors import SaddlesError
 from saddles.sweep import cluster
 from saddles.sweep.begin import sweep
-from saddles.sweep.cells import Job, Outcome, Refusal, Task
+from saddles.sweep.cells import Job, Outcome, Refusal, Task, compute
 from saddles.sweep.cluster import Cluster
 from saddles.sweep.plan import versions_here
 
@@ -91,30 +91,28 @@ def test_three_engines_give_the_same_bytes(by_dask, tmp_path):
 
 def test_a_killed_worker_loses_nothing_and_writes_nothing_twice(dask, tmp_path, by_dask):
     address, worker, log = dask
-    before = log.read_text() if log.exists() else ""
     doomed = worker("--name", "doomed")
+    killed = []
+
+    def send(self, task, real=Cluster._send):
+        if not killed and f"{doomed.pid} " in log.read_text()[len(before) :]:
+            killed.append(doomed.pid)
+            os.kill(doomed.pid, signal.SIGKILL)
+        return real(self, task)
+
+    grid = {"rate": [1.0 + k for k in range(12)], "wait": [0.1]}
     with distributed.Client(address, set_as_default=False) as client:
         client.wait_for_workers(3, timeout=60)
-        killed = []
-
-        def kill_once(text, real=Cluster._send):
-            def send(self, task):
-                if not killed and f"{doomed.pid} " in log.read_text()[len(before) :]:
-                    killed.append(doomed.pid)
-                    os.kill(doomed.pid, signal.SIGKILL)
-                return real(self, task)
-
-            return send
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Cluster, "_send", kill_once(before))
-            log.touch()
-            made = sweep(ROW, {"rate": [1.0 + k for k in range(12)], "wait": [0.1]}, seeds=2, out="s", on=address)
+        warm = Task(ROW, "tiny", (Job(0, ROW.settings("tiny"), 0),))
+        client.submit(compute, warm, workers=["doomed"], pure=False).result(60)
+    before = log.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cluster, "_send", send)
+        made = sweep(ROW, grid, seeds=2, out="s", on=address)
     assert killed
     assert (made.failed, made.missing) == ([], 0)
     assert len((tmp_path / "s" / "cells.jsonl").read_text().splitlines()) == 24
-    assert digests(made) == digests(sweep(ROW, {"rate": [1.0 + k for k in range(12)], "wait": [0.1]}, seeds=2,
-                                          out="t", on="serial"))  # fmt: skip
+    assert digests(made) == digests(sweep(ROW, grid, seeds=2, out="t", on="serial"))
 
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):

@@ -103,6 +103,32 @@ def test_clocks_that_differ_are_kept_for_each_cell_whatever_the_order(tmp_path, 
     assert "own_time" in plain.coords
 
 
+@pytest.mark.parametrize("moment", ["_write_batch", "_publish", "_drop"])
+def test_a_crash_while_clocks_part_ways_is_mended(tmp_path, monkeypatch, moment):
+    grid = {"rate": [1.0, 2.0, 3.0], "points": [4, 2, 6]}
+    with begun(tmp_path / "s", grid, seeds=2, zipped=True, clock="own") as store:
+        made = outcomes(store)
+        store.commit(made[:1])
+        before = load(store.folder)
+        monkeypatch.setattr(arrays.Arrays, moment, crash)
+        with pytest.raises(KeyboardInterrupt):
+            store.commit(made[1:])
+        monkeypatch.undo()
+    at = {"point": 0, "seed": 0}
+    xr.testing.assert_equal(load(tmp_path / "s")["value"].isel(at), before["value"].isel(at))
+    with Store(tmp_path / "s", ROW) as again:
+        assert [cell.number for cell in again.pending()] == [1, 2, 3, 4, 5]
+        again.commit(made[1:])
+    with begun(tmp_path / "t", grid, seeds=2, zipped=True, clock="own") as straight:
+        straight.commit(made)
+    one, other = load(tmp_path / "s"), load(tmp_path / "t")
+    xr.testing.assert_equal(one.drop_vars("cell_seconds"), other.drop_vars("cell_seconds"))
+
+
+def crash(*any, **more):
+    raise KeyboardInterrupt
+
+
 def packed(**variables):
     return Packed(variables, {}, {})
 

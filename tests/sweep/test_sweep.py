@@ -3,6 +3,7 @@
 import errno
 import importlib
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from saddles import cli
 from saddles.core import experiment
 from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Size
+from saddles.core.progress import Bar
 from saddles.core.run import run_experiment
+from saddles.sweep import drive
 from saddles.sweep.begin import read_sweep, sweep
 from saddles.sweep.store import Store
 
@@ -83,6 +86,21 @@ def test_failed_cells_are_recorded_and_retried_on_request(log, monkeypatch):
     again = sweep(resume="s", retry=True, on="serial")
     assert (again.failed, len(log())) == ([], 6)
     assert again.trajectory["cell_done"].values.tolist() == [[1, 1], [1, 1]]
+
+
+def test_progress_is_told_where_no_bar_is_shown(monkeypatch):
+    monkeypatch.setattr(drive, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(drive, "COMMIT_SECONDS", 0.0)
+    said = []
+    sweep(ROW, {"trouble": ["error", "none"]}, seeds=2, out="s", on="serial", say=said.append)
+    assert re.fullmatch(r"4 of 4 cells, 2 failed, [\d.e+]+/s, ends in 0 min", said[-1])
+
+
+def test_the_bar_tells_failures():
+    shown = Bar("cells", 4)
+    shown.advance()
+    shown.say("3 failed")
+    assert re.fullmatch(r"[\d.e+]+/s, 3 failed", shown._rate())
 
 
 def test_claims_that_cannot_be_judged_leave_the_numbers(monkeypatch):

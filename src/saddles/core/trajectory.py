@@ -149,6 +149,9 @@ def _whole_cells(tree: xr.DataTree) -> xr.DataTree:
             if text:
                 masked[str(name)] = masked[str(name)].astype(str)
     labels = {name: masked.pop(name) for name in list(masked) if name in found.coords}
+    if "own_time" in labels and "time" not in found.coords:
+        rows, unit = np.arange(found.sizes["time"], dtype=float), "row; the clock of each cell is own_time"
+        labels["time"] = xr.DataArray(rows, dims="time", attrs={"unit": unit})
     return xr.DataTree(found.assign(masked).assign_coords(labels))
 
 

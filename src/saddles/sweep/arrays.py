@@ -2,13 +2,15 @@
 
 A variable over time has the axes (time, grid …, rest), any other (grid …, rest). Cells that are shorter than others
 are padded with NaN. A coordinate on which all cells agree, as far as each goes, stays a coordinate; where they do
-not, it becomes the variable `own_NAME` of every cell, and `time` counts rows. A name that the grid has too gets
+not, it becomes `own_NAME` of every cell. A name that the grid has too gets
 `inner_` before it. Chunks hold several small cells or one large one; each is replaced as a whole, by a rename.
 """
 
 import itertools
+import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -50,7 +52,21 @@ class Arrays:
         self._taken = {*self._axes, DONE, SECONDS, *(name for name, row in attrs.items() if row.get("grid"))}
         self._shared = {name: self._arrays[name][...] for name, row in attrs.items() if row.get("shared")}
         self._touched: set[Path] = set()
+        self._dropped: list[str] = []
         self._changed = False
+        self._mend()
+
+    def _mend(self) -> None:
+        """Finish, or take back, what a crash left half done while a coordinate became every cell's own."""
+        for name in [name for name in self._arrays if f"own_{name}" in self._arrays]:
+            self._drop(f"own_{name}" if name in self._shared else name)
+        self._settle()
+
+    def _drop(self, name: str) -> None:
+        """Take an array out of the published list now, and off the disk once nobody finds it there."""
+        del self._arrays[name], self._dims[name]
+        self._dropped.append(name)
+        self._changed = True
 
     def write(self, cells: Mapping[Place, Packed], done: Callable[[], dict[Place, Sizes]]) -> dict[Place, str]:
         """Write cells to disk, for good; returns those that do not fit, and why.
@@ -167,17 +183,14 @@ class Arrays:
     def _notes(self, name: str) -> dict[str, Any]:
         return {key: value for key, value in self._arrays[name].attrs.items() if key not in (DIMS, "shared")}
 
-    def _share(
-        self, name: str, dims: tuple[str, ...], values: np.ndarray, notes: Mapping[str, Any], shared: bool = True
-    ) -> None:
+    def _share(self, name: str, dims: tuple[str, ...], values: np.ndarray, notes: Mapping[str, Any]) -> None:
         values = values.astype(str) if values.dtype.kind == "O" else values
         self._arrays[name] = self._root.create_array(
             name, data=values, chunks=values.shape or "auto", fill_value=None, overwrite=True,
-            attributes={**notes, DIMS: list(dims), **({"shared": 1} if shared else {})},
+            attributes={**notes, DIMS: list(dims), "shared": 1},
         )  # fmt: skip
         self._dims[name] = dims
-        if shared:
-            self._shared[name] = values
+        self._shared[name] = values
         self._note(self._arrays[name], tuple(slice(0, n) for n in values.shape))
         self._changed = True
 
@@ -189,24 +202,15 @@ class Arrays:
         ends = {place: [sizes.get(dim.removeprefix("inner_")) for dim in dims] for place, sizes in done.items()}
         had = {place: (dims, stored[tuple(slice(0, end) for end in row)]) for place, row in ends.items()}
         self._write_batch(f"own_{name}", had)
-        del self._root[name], self._arrays[name], self._dims[name]
-        if name == "time":
-            self._count_rows(len(values))
-        self._changed = True
-
-    def _count_rows(self, size: int) -> None:
-        unit = "row; the clock of each cell is own_time"
-        self._share("time", ("time",), np.arange(size, dtype=float), {"unit": unit}, shared=False)
+        self._arrays[name].attrs["shared"] = 0
+        self._drop(name)
 
     def _grow(self, dim: str, size: int) -> None:
         for name, array in list(self._arrays.items()):
             dims = self._dims[name]
             if dim not in dims or array.shape[dims.index(dim)] >= size:
                 continue
-            if name == dim == "time":
-                self._count_rows(size)
-            else:
-                array.resize(tuple(size if d == dim else n for d, n in zip(dims, array.shape, strict=True)))
+            array.resize(tuple(size if d == dim else n for d, n in zip(dims, array.shape, strict=True)))
             self._changed = True
 
     def _create(
@@ -285,7 +289,7 @@ class Arrays:
         if self._changed:
             labels = [name for name, dims in self._dims.items() if self._is_label(name, dims)]
             self._root.attrs["coordinates"] = " ".join(labels)
-            zarr.consolidate_metadata(self._folder, zarr_format=2)
+            self._publish()
             self._touched |= {self._folder / name for name in ("", ".zattrs", ".zmetadata")}
             self._touched |= {self._folder / name / ".zarray" for name in self._arrays}
             self._changed = False
@@ -293,6 +297,19 @@ class Arrays:
             if path.exists():
                 put_on_disk(path)
         self._touched.clear()
+        while self._dropped:
+            shutil.rmtree(self._folder / self._dropped.pop(), ignore_errors=True)
+
+    def _publish(self) -> None:
+        """Write the list of arrays that readers open first (Zarr's consolidated metadata), by a rename."""
+        files = [".zgroup", ".zattrs", *(f"{name}/{kind}" for name in self._arrays for kind in (".zarray", ".zattrs"))]
+        found = {file: json.loads((self._folder / file).read_text("utf-8")) for file in files}
+        draft = self._folder / ".zmetadata.partial"
+        try:
+            draft.write_text(json.dumps({"metadata": found, "zarr_consolidated_format": 1}), "utf-8")
+            os.replace(draft, self._folder / ".zmetadata")
+        finally:
+            draft.unlink(missing_ok=True)
 
     def _is_label(self, name: str, dims: tuple[str, ...]) -> bool:
         """Whether xarray must be told that this is a coordinate: it guesses those named like their axis."""
