@@ -1,11 +1,16 @@
 """A number over one or two axes of a grid."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import xarray as xr
 
 from saddles.core.errors import SaddlesError
-from saddles.figures.sweep import claims_over_grid, over_grid
+from saddles.figures import sweep as figures
+
+over_grid: Any = figures.over_grid
+claims_over_grid: Any = figures.claims_over_grid
 
 
 def values(**axes):

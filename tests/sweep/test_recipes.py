@@ -71,7 +71,7 @@ def test_the_batch_script_is_bash_with_slurm_options():
 
 
 def test_the_batch_script_runs_a_sweep_and_goes_on_after_its_time_is_up(stubs, tmp_path):
-    words = ["toy/grid", "--grid", "rate=1:40:40", "--set", "wait=0.2"]
+    words = ["toy/grid", "--grid", "rate=1:24:24", "--set", "wait=0.2"]
     file = (tmp_path / "err").open("w")
     began = subprocess.Popen(["bash", SBATCH, *words], env=stubs, cwd=tmp_path, stderr=file, stdout=file)
     table = tmp_path / "sweep-4711" / "cells.jsonl"
@@ -85,14 +85,14 @@ def test_the_batch_script_runs_a_sweep_and_goes_on_after_its_time_is_up(stubs, t
     file.close()
     assert "--resume sweep-4711" in (tmp_path / "err").read_text()
     done = len(table.read_text().splitlines())
-    assert 3 <= done < 40
+    assert 3 <= done < 24
     with (tmp_path / "again").open("w") as said:
         again = subprocess.run(["bash", SBATCH, "--resume", "sweep-4711"], env=stubs, cwd=tmp_path, stdout=said,
                                stderr=said, timeout=120)  # fmt: skip
     assert again.returncode == 0, (tmp_path / "again").read_text()[-2000:]
     made = read_sweep(tmp_path / "sweep-4711")
     assert (made.missing, made.failed) == (0, [])
-    assert len(table.read_text().splitlines()) == 40, "nothing twice"
+    assert len(table.read_text().splitlines()) == 24, "nothing twice"
     said = (tmp_path / "bin" / "said").read_text()
     assert "dask worker tcp://" in said
     assert "GPU" not in said

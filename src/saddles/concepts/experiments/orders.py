@@ -59,7 +59,9 @@ def run_many_orders(
         method = SGD(one["rate"], one["batch"], one["epochs"], one["loss"], one["save_every"])
         cells.append((grid_batch(model, tasks, seeds, method), tasks, seeds))
     made = train_together([batch for batch, _, _ in cells])
-    return [_ordered(found, *cell, cases) for found, cell in zip(made, cells, strict=True)]
+    return [
+        _ordered(found, batch, tasks, seeds, cases) for found, (batch, tasks, seeds) in zip(made, cells, strict=True)
+    ]
 
 
 def _ordered(found: Trajectory, batch: Batch, tasks: Any, seeds: Sequence[int], cases: Sequence[Any]) -> Trajectory:
