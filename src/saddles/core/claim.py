@@ -57,7 +57,8 @@ def check(
     """
     numbers = np.atleast_1d(np.asarray(values, dtype=float)).ravel()
     worst = float(numbers.max() if relation == "<=" else numbers.min()) if numbers.size else float("nan")
-    spread = float(numbers.max() - numbers.min()) if numbers.size else 0.0
+    with np.errstate(invalid="ignore"):  # all of them may be infinite
+        spread = float(numbers.max() - numbers.min()) if numbers.size else 0.0
     verdict: Verdict = "fails"
     reason = ""
     if not_applicable:
