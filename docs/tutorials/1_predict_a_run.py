@@ -43,7 +43,7 @@ measured
 # what was learned before. *Self-consistent* is the paper's equation (1), which has both as
 # limits:
 #
-# .. math:: \dot{A} = -\sqrt{AA^\top + \sigma^4 w^2 I}\; G
+# .. math:: A^{\prime} = -\sqrt{AA^\top + \sigma^4 w^2 I}\; G
 #           - G\, \sqrt{A^\top A + \sigma^4 w^2 I}, \qquad G = \nabla C(A).
 #
 # None of them sees the run. Each gets the initial matrix A(0) and the number σ²w, and no

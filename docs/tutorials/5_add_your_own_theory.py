@@ -19,7 +19,7 @@ aligned starts, used for a network that starts from random weights.
 # With the observation :math:`Y = U \operatorname{diag}(y) V^\top` and a start in which mode i
 # has strength :math:`s_i(0)`, the belief is
 #
-# .. math:: \dot{s}_i = \frac{4}{d^2}\, s_i\, (y_i - s_i),
+# .. math:: s_i^{\prime} = \frac{4}{d^2}\, s_i\, (y_i - s_i),
 #           \qquad s_i(t) = \frac{y_i}{1 + (y_i / s_i(0) - 1)\, e^{-4 y_i t / d^2}},
 #
 # and the matrix at time t is :math:`U \operatorname{diag}(s(t)) V^\top`. There are no
