@@ -13,7 +13,7 @@ from saddles.core.experiment import LABS, SIZES, Context, registry
 from saddles.core.trajectory import load, save
 
 ROWS = registry()
-RECORDED = {"transformers"}
+RECORDED = {"transformers", "diffusion"}
 """Labs of real training, which record what others simulate and predict."""
 REFERENCES = Path(__file__).parents[1] / "docs" / "references.bib"
 
@@ -30,7 +30,7 @@ def test_lab_has_its_rooms(lab):
 
 
 @pytest.mark.parametrize(
-    "package", ["saddles", "saddles.measures", "saddles.probe", *(f"saddles.{lab}" for lab in LABS)]
+    "package", ["saddles", "saddles.measures", "saddles.probe", "saddles.studies", *(f"saddles.{lab}" for lab in LABS)]
 )
 def test_every_public_name_is_there_and_explained(package):
     module = importlib.import_module(package)

@@ -9,10 +9,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from saddles import concepts as concepts
     from saddles import diagonal as diagonal
+    from saddles import diffusion as diffusion
     from saddles import linear as linear
     from saddles import margin as margin
     from saddles import measures as measures
     from saddles import probe as probe
+    from saddles import studies as studies
     from saddles import transformers as transformers
     from saddles.core.compare import compare as compare
     from saddles.core.errors import SaddlesError as SaddlesError
@@ -28,6 +30,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "compare": "saddles.core.compare",
         "diagonal": "saddles.diagonal",
         "concepts": "saddles.concepts",
+        "diffusion": "saddles.diffusion",
         "linear": "saddles.linear",
         "load": "saddles.core.trajectory",
         "margin": "saddles.margin",
@@ -36,6 +39,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "predict": "saddles.core.verbs",
         "save": "saddles.core.trajectory",
         "simulate": "saddles.core.verbs",
+        "studies": "saddles.studies",
         "transformers": "saddles.transformers",
     },
 )

@@ -264,6 +264,43 @@ def compare(
 
 
 @app.command()
+def study(
+    measured: Annotated[Path, typer.Argument(help="a run of diffusion/figure-6a, or its .zarr folder")],
+    sim: Annotated[Path | None, typer.Argument(help="SIM at the same signals; default: made now")] = None,
+    out_: Annotated[Path | None, typer.Option("--out", help=".zarr folder to write; must not exist")] = None,
+) -> None:
+    """Compare a diffusion model's order and speed of concept learning with the SIM task."""
+    from saddles.core.trajectory import save
+    from saddles.studies import order_against_sim
+
+    found = order_against_sim(measured, sim)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("colour separation", "learned first", "SIM", "steps of colour", "steps of size", "agrees"):
+        table.add_column(column, justify="right")
+    for place in range(found.sizes["separation"]):
+        row = found.isel(separation=place)
+        words = [
+            "colour" if first else "size" for first in [*row["colour_first"].values, row["predicted_colour_first"]]
+        ]
+        times = [
+            ", ".join(f"{step:.0f}" for step in row["measured"].sel(coordinate=name)) for name in ("colour", "size")
+        ]
+        agrees = f"{int(row['agrees'].sum())} of {row.sizes['seed']}"
+        table.add_row(f"{float(row['separation']):g}", ", ".join(words[:-1]), words[-1], *times, agrees)
+    out.print(table)
+    slope = [float(found[name]) for name in ("slope", "slope_low", "slope_high")]
+    out.print(
+        f"order agrees in {100 * float(found['agreement']):.0f} % of runs; log(size/colour) against SIM's: "
+        f"slope {slope[0]:.2f} ({slope[1]:.2f} to {slope[2]:.2f}), ρ {float(found['correlation']):.2f}, "
+        f"{int(found['runs'])} runs with both",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if out_ is not None:
+        out.print(str(save(found, out_)), highlight=False, soft_wrap=True)
+
+
+@app.command()
 def export(
     run_: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder or a .zarr folder")],
     to: Annotated[str, typer.Option(help="csv or netcdf")],

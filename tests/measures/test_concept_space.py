@@ -3,7 +3,15 @@ import pytest
 import xarray as xr
 
 from saddles import SaddlesError
-from saddles.measures.concept_space import learning_order, learning_times, order_homomorphism, slow_down, speed
+from saddles.measures.concept_space import (
+    exponential_tail,
+    learning_order,
+    learning_times,
+    order_homomorphism,
+    slow_down,
+    speed,
+)
+from saddles.measures.lines import fit_line
 
 
 def _exponential(rates, target, times):
@@ -28,6 +36,45 @@ def test_what_is_not_learned_is_not_reached():
     np.testing.assert_array_equal(found["reached"], [True, False])
     assert np.isnan(found["learned_at"][1])
     np.testing.assert_array_equal(learning_order(output, target), [1, 2])
+
+
+def test_learned_for_good():
+    """Up at 1, down at 3, up again halfway between 5 and 6; and one that ends below."""
+    values = np.array([[0, 1, 1, 0, 0, 0, 1, 1], [0, 1, 1, 1, 1, 1, 1, 0]], dtype=float).T
+    output = xr.DataArray(values, dims=("time", "coordinate"), coords={"time": np.arange(8.0)})
+    target = xr.DataArray([1.0, 1.0], dims="coordinate")
+    found = learning_times(output, target, 0.5, for_good=True)
+    np.testing.assert_allclose(found["learned_at"], [5.5, np.nan])
+    np.testing.assert_allclose(learning_times(output, target, 0.5)["learned_at"], [0.5, 0.5])
+
+
+def test_an_exponential_tail_from_the_top_on():
+    """Speed rises for a while, then falls as e^{−0.02 t}; times as squares, as the diffusion lab has them."""
+    times = np.linspace(3, 20, 60) ** 2
+    known = np.where(times < 60, 0.0, 1 - np.exp(-0.02 * (times - 60)))
+    output = xr.DataArray(np.stack([known, known], 1), dims=("time", "coordinate"), coords={"time": times})
+    target = xr.DataArray([1.0, 1.0], dims="coordinate")
+    found = exponential_tail(output, target)
+    assert float(found["rate"]) == pytest.approx(0.02, rel=0.03)
+    assert float(found["low"]) <= float(found["rate"]) <= float(found["high"])
+    assert float(found["fit"]) > 0.99
+    assert float(found["instants"]) < 40, "the scatter near the target is left out"
+    steady = xr.DataArray(np.stack([times, times], 1) / times[-1], dims=output.dims, coords=output.coords)
+    flat = exponential_tail(steady, target)
+    assert abs(float(flat["rate"])) < 1e-6
+    assert np.isnan(exponential_tail(output.isel(time=slice(0, 3)), target)["rate"])
+
+
+def test_the_interval_of_a_tail_holds_what_it_says():
+    """Noise on log speed: 95 % intervals hold the true rate in about 95 % of 200 draws."""
+    times = np.linspace(0, 100, 400)
+    rng = np.random.default_rng(5)
+    inside = 0
+    for _ in range(200):
+        logs = -0.03 * times + 0.2 * rng.normal(size=len(times))
+        line = fit_line(times, logs)
+        inside += line.low <= -0.03 <= line.high
+    assert 180 <= inside <= 199
 
 
 def test_the_tail_has_the_slowest_rate():

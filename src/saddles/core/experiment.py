@@ -26,7 +26,7 @@ from saddles.core.data import SETS
 from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import Trajectory
 
-LABS = ("linear", "diagonal", "concepts", "margin", "transformers")
+LABS = ("linear", "diagonal", "concepts", "margin", "transformers", "diffusion")
 """Labs that ship with saddles, in the order of `saddles list`."""
 
 SIZES = ("tiny", "laptop", "gpu", "paper")

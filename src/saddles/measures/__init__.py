@@ -7,6 +7,7 @@ from saddles.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from saddles.measures.activations import plateaus as plateaus
     from saddles.measures.activations import stages as stages
+    from saddles.measures.concept_space import exponential_tail as exponential_tail
     from saddles.measures.concept_space import learning_order as learning_order
     from saddles.measures.concept_space import learning_times as learning_times
     from saddles.measures.concept_space import order_homomorphism as order_homomorphism
@@ -50,6 +51,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "best": "saddles.measures.spectra",
         "crossing_time": "saddles.measures.modes",
         "descents": "saddles.measures.loss_curves",
+        "exponential_tail": "saddles.measures.concept_space",
         "gram_error": "saddles.measures.modes",
         "invariant_drift": "saddles.measures.modes",
         "learning_order": "saddles.measures.concept_space",

@@ -7,15 +7,19 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.errors import SaddlesError
+from saddles.measures.lines import fit_line
 
 
-def learning_times(output: xr.DataArray, target: xr.DataArray, level: float = 0.9) -> xr.Dataset:
+def learning_times(
+    output: xr.DataArray, target: xr.DataArray, level: float = 0.9, for_good: bool = False
+) -> xr.Dataset:
     """When each coordinate first reaches a fraction of its target, linear between instants.
 
     Args:
         output: (time, ..., coordinate).
         target: (..., coordinate); coordinates with target 0 are left out.
         level: the fraction.
+        for_good: when it is reached and never left again instead; a coordinate that ends below is not reached.
 
     Returns `learned_at` (NaN where not reached) and `reached`, over the axes of `output` without time.
     """
@@ -24,6 +28,8 @@ def learning_times(output: xr.DataArray, target: xr.DataArray, level: float = 0.
     share = (chosen / target.isel(coordinate=np.flatnonzero(there.values))).transpose("time", ...)
     y, clock = share.values, share["time"].values
     up = y >= level
+    if for_good:
+        up = np.flip(np.logical_and.accumulate(np.flip(up, 0)), 0)
     reached = up.any(axis=0)
     first = np.argmax(up, axis=0)
     before = np.maximum(first - 1, 0)
@@ -86,6 +92,44 @@ def slow_down(output: xr.DataArray, after: float = 0.5, floor: float = 1e-8) -> 
     dims, shape = pace.dims[1:], pace.shape[1:]
     coords = {name: pace.coords[name] for name in dims if name in pace.coords}
     return xr.Dataset({"rate": (dims, rates.reshape(shape)), "fit": (dims, fits.reshape(shape))}, coords=coords)
+
+
+def exponential_tail(output: xr.DataArray, target: xr.DataArray, near: float = 0.05) -> xr.Dataset:
+    """Fit speed = c e^{−rate t} from the top speed on, and say how sure the rate is.
+
+    The tail ends where the distance to the target first falls to `near` of what it was at the top speed: beyond that a
+    measured speed is the scatter of what was measured. Instants at which nothing moved are left out.
+
+    Args:
+        output: (time, ..., coordinate), times may be spaced at will.
+        target: (..., coordinate).
+
+    Returns over the other axes `rate`, `low` and `high` (its 95 % interval by Student's t), `fit` (R² of log speed
+    against time), `instants` (how many were used); NaN where fewer than four are left.
+    """
+    pace = speed(output).transpose("time", ...)
+    away = ((output - target) ** 2).sum("coordinate") ** 0.5
+    gap = away.transpose(*pace.dims).values.reshape(pace.sizes["time"], -1)
+    clock, y = pace["time"].values, pace.values.reshape(pace.sizes["time"], -1)
+    names = ("rate", "low", "high", "fit", "instants")
+    found = np.full((len(names), y.shape[1]), np.nan)
+    for k in range(y.shape[1]):
+        if np.isfinite(y[:, k]).any():
+            found[:, k] = _tail(clock, y[:, k], gap[:, k], near)
+    dims, shape = pace.dims[1:], pace.shape[1:]
+    coords = {name: pace.coords[name] for name in dims if name in pace.coords}
+    return xr.Dataset({name: (dims, row.reshape(shape)) for name, row in zip(names, found, strict=True)}, coords=coords)
+
+
+def _tail(clock: np.ndarray, pace: np.ndarray, gap: np.ndarray, near: float) -> list[float]:
+    top = int(np.nanargmax(pace))
+    close = np.flatnonzero(gap[top:] <= near * gap[top])
+    end = top + int(close[0]) + 1 if len(close) else len(pace)
+    used = top + np.flatnonzero(np.nan_to_num(pace[top:end]) > 0)
+    if len(used) < 4:
+        return [np.nan] * 4 + [float(len(used))]
+    line = fit_line(clock[used], np.log(pace[used]))
+    return [-line.slope, -line.high, -line.low, line.fit, float(len(used))]
 
 
 def order_homomorphism(loss: xr.DataArray) -> xr.DataArray:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from saddles.core.errors import SaddlesError
+from saddles.probe.stepping import generator_of
 from saddles.transformers.images import Images
 from saddles.transformers.text import Text
 
@@ -31,14 +32,6 @@ class Feed(Protocol):
     def evaluate(self, model: Any) -> dict[str, float]:
         """Loss (and accuracy) on what is not trained on."""
         ...
-
-
-def generator_of(device: Any, *words: int) -> torch.Generator:
-    """A generator of its own for every place that needs one."""
-    value = 1
-    for word in words:
-        value = (value * 1_000_003 + int(word) + 12_345) % (2**63 - 1)
-    return torch.Generator(device=device).manual_seed(value)
 
 
 class Shuffled:

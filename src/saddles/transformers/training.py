@@ -4,8 +4,6 @@ import contextlib
 import math
 import os
 import shutil
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ from saddles.core.errors import SaddlesError
 from saddles.core.progress import bar
 from saddles.core.trajectory import DIVERGED, FINISHED
 from saddles.probe.recorder import Recorder, watch
+from saddles.probe.stepping import patient, within_memory, write_checkpoint
 from saddles.transformers import processes
 from saddles.transformers.feed import Feed
 from saddles.transformers.recipe import Recipe
@@ -41,19 +40,8 @@ class _State:
 
     def store(self, file: Path) -> None:
         """Write it, all or nothing."""
-        draft = file.with_name(f".{file.name}")
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "optimiser": self.optimiser.state_dict(),
-                "step": self.step,
-                "rows": self.rows,
-                "sums": self.sums,
-                "since": self.since,
-            },
-            draft,
-        )
-        os.replace(draft, file)
+        parts = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "sums": self.sums}
+        write_checkpoint(parts | {"step": self.step, "rows": self.rows, "since": self.since}, file)
 
     def restore(self, file: Path, device: Any) -> None:
         """Take up what was stored."""
@@ -110,7 +98,11 @@ def train(
         shutil.rmtree(recording, ignore_errors=True)  # begun, but killed before the first checkpoint
     runner = torch.compile(model) if (gpu if compiled is None else compiled) else model
     loop = _Loop(state, processes.shared(runner), runner, feed, recipe, every, evaluate_every or every, gpu)
-    with _kindly(recipe), _unhurried(), watch(model, every, out=recording, step=state.step) as run:
+    with (
+        within_memory(f"split batches with accumulate={2 * recipe.accumulate}, or lower batch"),
+        _unhurried(),
+        watch(model, every, out=recording, step=state.step) as run,
+    ):
         status = loop.go(run, file, store_every, title)
     return _joined(run, loop, status)
 
@@ -150,7 +142,7 @@ class _Loop:
     def go(self, run: Recorder, file: Path | None, store_every: float, title: str) -> str:
         """Step until the end; returns the status."""
         state, stored = self.state, time.monotonic()
-        with bar(title, self.recipe.steps) as progress, _patient() as asked:
+        with bar(title, self.recipe.steps) as progress, patient() as asked:
             progress.reach(state.step)
             while state.step < self.recipe.steps:
                 self._step()
@@ -228,42 +220,8 @@ def _joined(run: Recorder, loop: _Loop, status: str) -> xr.DataTree:
 
 
 @contextlib.contextmanager
-def _patient() -> Iterator[list[int]]:
-    """Note the first Ctrl-C in the list instead of breaking a step in two; a second one breaks at once."""
-    asked: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield asked
-        return
-
-    def note(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
 def _unhurried() -> Iterator[None]:
     """No warning where training waits for measurements (how long is in `waited_s`, and small models always do)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "training waits for measurements")
         yield
-
-
-@contextlib.contextmanager
-def _kindly(recipe: Recipe) -> Iterator[None]:
-    """Say what to lower where memory ran out."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise SaddlesError.about(
-            f"the device's memory ran out ({str(error).splitlines()[0]})",
-            "model, optimiser and a batch must fit",
-            f"split batches with accumulate={2 * recipe.accumulate}, or lower batch",
-        ) from error

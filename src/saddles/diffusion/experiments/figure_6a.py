@@ -1,0 +1,25 @@
+"""Signal strength controls speed and order of concept learning in a diffusion model: Figure 6a of the paper.
+
+Thresholds are explained in `verdicts`.
+"""
+
+from typing import Any
+
+from saddles.core.claim import Claim
+from saddles.core.experiment import Context
+from saddles.core.trajectory import Trajectory
+from saddles.diffusion.experiments.common import run_all
+from saddles.diffusion.experiments.verdicts import order_claims
+from saddles.figures.diffusion import orders as figure
+
+__all__ = ["claims", "figure", "run"]
+
+
+def run(settings: dict[str, Any], context: Context) -> Trajectory:
+    """Train once for every separation and seed."""
+    return run_all("diffusion/figure-6a", settings, context)
+
+
+def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge the trajectory."""
+    return order_claims(trajectory, size)

@@ -1,0 +1,27 @@
+"""A straight line through points, and how sure its slope is."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import linregress
+from scipy.stats import t as student
+
+
+@dataclass(frozen=True)
+class Line:
+    """y = start + slope · x by least squares; low and high are the slope's 95 % interval by Student's t, fit is R²."""
+
+    slope: float
+    start: float
+    low: float
+    high: float
+    fit: float
+
+
+def fit_line(x: np.ndarray, y: np.ndarray) -> Line:
+    """The line through at least three points with two different x."""
+    line: Any = linregress(x, y)
+    half = float(student.ppf(0.975, len(x) - 2)) * line.stderr
+    numbers = (line.slope, line.intercept, line.slope - half, line.slope + half, line.rvalue**2)
+    return Line(*(float(number) for number in numbers))

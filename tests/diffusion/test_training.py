@@ -1,0 +1,170 @@
+"""Training that stops and goes on, and what it writes down."""
+
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+from saddles.diffusion import Plan, UNetShape, make_vdm, train
+from saddles.diffusion.training import _Loop
+
+
+def trouble(monkeypatch, step, happens):
+    """Let something happen in the middle of a step, once."""
+    honest = _Loop._step
+    left = [True]
+
+    def stepped(loop):
+        if loop.state.step == step and left:
+            left.clear()
+            happens(loop)
+        honest(loop)
+
+    monkeypatch.setattr(_Loop, "_step", stepped)
+
+
+def interrupt(loop):
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def crash(loop):
+    raise RuntimeError("power cut")
+
+
+def test_what_a_run_writes_down(parts):
+    model, circles, look, plan = parts()
+    run = train(model, circles, look, plan)
+    assert run["step"].values.tolist() == plan.moments() == run["time"].values.astype(int).tolist()
+    assert run["step"].values[-1] == 20
+    assert run["output"].dims == ("time", "point", "coordinate")
+    assert run["point"].values.tolist() == ["00", "01", "10", "11"]
+    assert run["image"].shape == (run.sizes["time"], 4, 8, 8, 3)
+    assert ((run["output"] >= 0) & (run["output"] <= 1)).all()
+    assert run.attrs["status"] == "finished"
+    assert run["time"].attrs["unit"] == "step"
+    assert run.attrs["gradient_evaluations"] == 20
+    np.testing.assert_allclose(run["reconstruction"][0], 0.5 * math.exp(-5) / 1e-6 / math.log(2), rtol=0.02)
+    assert float(run["gamma_min"][-1]) < -5
+
+
+def test_an_evaluation_is_the_classifier_on_the_samplers_images(parts):
+    """By hand: draw the images of the four prompts again, and classify each alone."""
+    model, circles, look, plan = parts()
+    run = train(model, circles, look, plan)
+    images = look.generate(model)
+    assert images.shape == (8, 3, 8, 8)
+    found = np.array([look.classifier.concepts(image[None])[0].numpy() for image in images]).reshape(4, 2, 2)
+    np.testing.assert_allclose(run["output"].isel(time=-1), found.mean(1), atol=1e-5)
+    asked = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+    right = (found.round() == asked[:, None]).all(-1).mean(1)
+    np.testing.assert_allclose(run["accuracy"].isel(time=-1), right)
+    shown = (255 * images[::2].clamp(0, 1)).round().permute(0, 2, 3, 1)
+    np.testing.assert_array_equal(run["image"].isel(time=-1), shown.numpy())
+
+
+def test_same_seed_same_run_other_seed_another(parts):
+    one, same = (train(*parts(), seed=3) for _ in range(2))
+    xr.testing.assert_equal(one, same)
+    other = train(*parts(), seed=4)
+    assert not np.array_equal(one["diffusion"], other["diffusion"])
+
+
+def test_a_long_enough_run_learns(parts):
+    model, circles, look, plan = parts(steps=150, batch=16, images=64, evaluations=3)
+    run = train(model, circles, look, plan)
+    assert float(run["diffusion"][-1]) < 0.7 * float(run["diffusion"][0])
+
+
+@pytest.mark.parametrize(("step", "store"), [(13, 1e9), (2, 0.0), (19, 0.0)])
+def test_ctrl_c_ends_a_whole_step_and_the_run_goes_on(parts, tmp_path, monkeypatch, step, store):
+    whole = train(*parts())
+    with monkeypatch.context() as patch:
+        trouble(patch, step, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(*parts(), folder=tmp_path, store_every=store)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == step + 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    xr.testing.assert_equal(train(*parts(), folder=tmp_path), whole)
+
+
+@pytest.mark.parametrize(("step", "left"), [(0, False), (13, True)])
+def test_a_crash_goes_back_to_the_last_checkpoint(parts, tmp_path, monkeypatch, step, left):
+    whole = train(*parts())
+    with monkeypatch.context() as patch:
+        trouble(patch, step, crash)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(*parts(), folder=tmp_path, store_every=0)
+    assert (tmp_path / "checkpoint.pt").exists() == left
+    xr.testing.assert_equal(train(*parts(), folder=tmp_path), whole)
+    xr.testing.assert_equal(train(*parts(), folder=tmp_path), whole)
+
+
+def test_a_run_whose_time_is_up_goes_on(parts, tmp_path):
+    whole = train(*parts())
+    part = train(*parts(), folder=tmp_path, until=0.0)
+    assert part.attrs["status"].startswith("stopped: the time was up at step 1 of 20")
+    assert part.sizes["time"] == 1
+    xr.testing.assert_equal(train(*parts(), folder=tmp_path), whole)
+
+
+def test_a_checkpoint_of_another_run_is_refused(parts, tmp_path):
+    model, circles, look, plan = parts()
+    train(model, circles, look, plan, folder=tmp_path)
+    with pytest.raises(SaddlesError, match=r"does not fit this model \(it is of another run\)"):
+        train(model, circles, look, plan, folder=tmp_path, seed=5)
+    with pytest.raises(SaddlesError, match="does not fit this model"):
+        train(make_vdm(UNetShape(8, (4, 4), 1, 1)), circles, look, plan, folder=tmp_path)
+    (tmp_path / "checkpoint.pt").write_bytes(b"half")
+    with pytest.raises(SaddlesError, match="does not fit this model"):
+        train(model, circles, look, plan, folder=tmp_path)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps(parts, tmp_path, monkeypatch):
+    def spoil(loop):
+        loop.state.model.offset.data.fill_(math.nan)
+
+    trouble(monkeypatch, 8, spoil)
+    run = train(*parts(), folder=tmp_path)
+    assert run.attrs["status"].startswith("stopped: diverged at step 12: the loss is not a number")
+    assert run["step"].values.tolist() == [1, 2, 6]
+    assert np.isfinite(run["diffusion"]).all()
+
+
+def test_a_run_that_breaks_at_once_is_still_a_trajectory(parts, monkeypatch):
+    trouble(monkeypatch, 0, lambda loop: loop.state.model.offset.data.fill_(math.nan))
+    run = train(*parts())
+    assert run.attrs["status"].startswith("stopped: diverged at step 1")
+    assert run.sizes["time"] == 0
+    assert run["output"].shape == (0, 4, 2)
+
+
+def test_memory_that_ran_out_says_what_to_lower(parts, monkeypatch):
+    def full(loop):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    trouble(monkeypatch, 1, full)
+    with pytest.raises(SaddlesError, match=r"memory ran out .*lower batch below 8"):
+        train(*parts())
+
+
+def test_moments_are_even_in_their_root():
+    moments = Plan(evaluations=50).moments()
+    assert moments[0] == 100
+    assert moments[-1] == 20_000
+    roots = np.sqrt(moments)
+    np.testing.assert_allclose(np.diff(roots), np.diff(roots).mean(), rtol=0.03)
+    assert Plan(steps=3, evaluations=9).moments() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"steps": 0}, "at least 1"), ({"rate": -1.0}, "positive"), ({"first": 0.0}, "share of the steps")],
+)
+def test_bad_plans_are_explained(change, words):
+    with pytest.raises(SaddlesError, match=words):
+        Plan(**change)
