@@ -2,19 +2,20 @@
 Watch a fine-tune and extract the LoRA
 ======================================
 
-A model is fine-tuned in full. While it trains, at which rank does each head change? Afterwards: which LoRA rank would
-have been enough, and how good is the adapter that is cut out of the tuned weights?
+A model is fine-tuned in full. While it trains, at which rank does each head change?
+Afterwards: which LoRA rank would have been enough, and how good is the adapter that is cut
+out of the tuned weights?
 
-The model is a small GPT-2 made from a configuration, and the language is a toy, so that nothing is downloaded. With a
-model of your own only the first section changes.
+The model is a small GPT-2 made from a configuration, and the language is a toy, so that
+nothing is downloaded. With a model of your own only the first section changes.
 """
 
 # %%
 # A model that knows one dialect
 # ------------------------------
 #
-# Sentences have four words: a subject, a verb that depends on it, an object that depends on both, and a full stop. A
-# dialect is the rule by which they depend on each other.
+# Sentences have four words: a subject, a verb that depends on it, an object that depends on
+# both, and a full stop. A dialect is the rule by which they depend on each other.
 
 import copy
 
@@ -22,12 +23,12 @@ import torch
 import transformers
 
 SUBJECTS, WORDS = 16, 49
-config = transformers.GPT2Config(
-    n_layer=3, n_head=4, n_embd=96, n_positions=32, vocab_size=WORDS, bos_token_id=48, eos_token_id=48,
-    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, loss_type="ForCausalLM",
-)  # fmt: skip
+still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+shape = {"n_layer": 3, "n_head": 4, "n_embd": 96, "n_positions": 32, "vocab_size": WORDS}
+config = transformers.GPT2Config(**shape, **still, bos_token_id=48, eos_token_id=48)
 torch.manual_seed(0)
 base = transformers.GPT2LMHeadModel(config)
+base.loss_type = "ForCausalLM"
 
 
 def batch(dialect: int, step: int, sentences: int = 8, rows: int = 16) -> torch.Tensor:
@@ -71,17 +72,22 @@ print(f"first dialect: loss {before[0]:.2f} at the start, {test_loss(base, 1):.2
 # Fine-tune it, watched
 # ---------------------
 #
-# ``saddles.probe.watch`` records what the heads do: every 20 steps the singular values of ΔW_K W_Qᵀ and ΔW_V W_Oᵀ,
-# the change of each head's two products since the start. Training does not wait for it. In the Trainer of
-# transformers and in Lightning it is one callback (see :doc:`/probe`).
+# ``saddles.probe.watch`` records what the heads do: every 20 steps the singular values of
+# ΔW_K W_Qᵀ and ΔW_V W_Oᵀ, the change of each head's two products since the start. Training
+# does not wait for it. In the Trainer of transformers and in Lightning it is one callback
+# (see :doc:`/probe`).
 
 import saddles
 
 tuned = copy.deepcopy(base).train()
-tuned.transformer.wte.weight.requires_grad_(False)  # the embedding, which is the output matrix too, stays as it is
+tuned.transformer.wte.weight.requires_grad_(
+    False
+)  # the embedding, which is the output matrix too, stays as it is
 with saddles.probe.watch(tuned, every=20) as run:
     losses = train(tuned, dialect=2, steps=300, rate=1e-3, after_step=run.step)
-print(f"second dialect: {test_loss(base, 2):.2f} before tuning, {test_loss(tuned, 2):.2f} after")
+print(
+    f"second dialect: {test_loss(base, 2):.2f} before tuning, {test_loss(tuned, 2):.2f} after"
+)
 
 # %%
 # The result is a tree of labelled data like everything else here.
@@ -92,10 +98,11 @@ print(run.result["heads"]["stable_rank"].sizes)
 # Low rank, from the first step on
 # --------------------------------
 #
-# The stable rank of a change is Σσ²/σ₁²: about how many directions it has. A head is 24 wide; its change has a few
-# directions, from the first measurement to the last. The products of the base model are of low rank as well (their
-# stable rank stands in each panel): it was trained on a small language. In large models trained from scratch they are
-# not, see :doc:`/transformers`.
+# The stable rank of a change is Σσ²/σ₁²: about how many directions it has. A head is 24 wide;
+# its change has a few directions, from the first measurement to the last. The products of the
+# base model are of low rank as well (their stable rank stands in each panel): it was trained
+# on a small language. In large models trained from scratch they are not, see
+# :doc:`/transformers`.
 
 from saddles.figures.probe import normalised_spectra, stable_rank
 
@@ -109,12 +116,13 @@ spectra = normalised_spectra(run.result)
 # Which LoRA rank would have been enough?
 # ---------------------------------------
 #
-# That is a question to each matrix' own ΔW. ``lora_plan`` gives every module the smallest rank that keeps a share of
-# its change, and lists what no LoRA can carry. ``budget=`` asks for the best ranks within a number of parameters
-# instead. On the command line: ``saddles lora plan BASE TUNED``.
+# That is a question to each matrix' own ΔW. ``lora_plan`` gives every module the smallest
+# rank that keeps a share of its change, and lists what no LoRA can carry. ``budget=`` asks
+# for the best ranks within a number of parameters instead. On the command line: ``saddles
+# lora plan BASE TUNED``.
 
 plan = saddles.probe.lora_plan(base, tuned, energy=0.9)
-plan.table()
+plan.table()[["shape", "rank", "energy", "error", "parameters"]]
 
 # %%
 
@@ -127,8 +135,8 @@ for row in plan.left_out[:3]:
 # Cut it out
 # ----------
 #
-# ``lora_extract`` writes a PEFT adapter. It is loaded by PEFT itself, as any other; then the question that counts is
-# the loss.
+# ``lora_extract`` writes a PEFT adapter. It is loaded by PEFT itself, as any other; then the
+# question that counts is the loss.
 
 import tempfile
 from pathlib import Path
@@ -150,7 +158,13 @@ print(f"base {test_loss(base, 2):.3f}, tuned {test_loss(tuned, 2):.3f}")
 import matplotlib.pyplot as plt
 
 figure, axis = plt.subplots(figsize=(5.5, 3.8), layout="constrained")
-axis.plot([row[1] for row in rows], [row[2] for row in rows], "o-", color="#0072B2", label="base + adapter")
+axis.plot(
+    [row[1] for row in rows],
+    [row[2] for row in rows],
+    "o-",
+    color="#0072B2",
+    label="base + adapter",
+)
 for energy, count, loss in rows:
     axis.annotate(f"{energy:g}", (count, loss), textcoords="offset points", xytext=(5, 5))
 axis.axhline(test_loss(tuned, 2), color="#222222", linestyle="--", label="tuned in full")
@@ -159,5 +173,5 @@ axis.set_title("What a share of the change is worth", loc="left", fontsize=10)
 axis.legend(frameon=False)
 
 # %%
-# Where to go on: :doc:`/lora` says what the stated errors mean, :doc:`/inspect` does the first half of this page for
-# a series of checkpoints on disk.
+# Where to go on: :doc:`/lora` says what the stated errors mean, :doc:`/inspect` does the
+# first half of this page for a series of checkpoints on disk.

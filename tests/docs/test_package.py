@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from doc_pages import ROOT
+from doc_pages import ROOT, pages
 from pybtex.database import parse_file
 
 import saddles
+from saddles.core.experiment import registry
 
 CITATION: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
 REFERENCES = parse_file(str(ROOT / "docs" / "references.bib"))
@@ -39,15 +40,17 @@ def test_citation_is_valid():
 
 def test_citation_says_what_the_rest_says():
     assert CITATION["version"] == saddles.__version__
-    titles = {entry.fields["title"]: int(entry.fields["year"]) for entry in REFERENCES.entries.values()}
+    papers = [REFERENCES.entries[key].fields for key in {row.paper for row in registry().values()}]
+    titles = {fields["title"]: int(fields["year"]) for fields in papers}
     assert {reference["title"]: reference["year"] for reference in CITATION["references"]} == titles
     assert "MIT License" in (ROOT / "LICENSE").read_text()
     assert f"## {saddles.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_code_cites_by_key_what_is_there_and_nothing_lies_unused():
-    text = {file: file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py")}
-    cited = {key for words in text.values() for key in KEY.findall(words)}
+def test_code_and_pages_cite_by_key_what_is_there_and_nothing_lies_unused():
+    code = {key for file in (ROOT / "src").rglob("*.py") for key in KEY.findall(file.read_text("utf-8"))}
+    roles = {word for page in pages() for word in re.findall(r"\{cite:\w+\}`([^`]+)`", page.read_text("utf-8"))}
+    cited = code | {key.strip() for word in roles for key in word.split(",")}
     assert cited == set(REFERENCES.entries)
 
 

@@ -114,8 +114,13 @@ def record(place: str) -> dict[str, Any]:
 
 @cache
 def stored(place: str) -> tuple[float, ...]:
-    """Every number in a record: its values, its settings, its words."""
-    return tuple(value(word) for word in NUMBER.findall(_words(record(place))))
+    """Every number in the record that FILE.json#KEY names."""
+    return numbers_in(record(place))
+
+
+def numbers_in(found: Any) -> tuple[float, ...]:
+    """Every number in a record: its values, and those in its words."""
+    return tuple(value(word) for word in NUMBER.findall(_words(found)))
 
 
 def _words(thing: Any) -> str:
