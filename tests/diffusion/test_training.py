@@ -230,3 +230,12 @@ def test_graphs_give_the_same_numbers(parts):
         found.append((loop.state.sums.cpu(), look.generate(model, loop.denoiser).cpu()))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+
+
+def test_a_batch_is_a_function_of_its_step(parts):
+    one, other = loop_of(parts), loop_of(parts)
+    one._batch(0)
+    for left, right in zip(one._batch(3), other._batch(3), strict=True):
+        assert torch.equal(left, right)
+    for left, right in zip(one._batch(3), one._batch(4), strict=True):
+        assert not torch.equal(left, right)
