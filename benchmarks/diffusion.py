@@ -22,7 +22,8 @@ def main(full: bool = False) -> None:
 def print_seeds(side: int, channels: tuple[int, ...], seeds: int, repeats: int) -> None:
     """Gradients of several models in a loop, and of all of them at once by vmap."""
     one, other = gradients(side, channels, seeds, together=False), gradients(side, channels, seeds, together=True)
-    one(), other()
+    one()
+    other()
     spent = {"loop": 0.0, "vmap": 0.0}
     for _ in range(repeats):
         for name, work in (("loop", one), ("vmap", other)):
