@@ -7,7 +7,7 @@ CORES ?= auto
 
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 
-.PHONY: reproduce test setup lint types test-slow bench clean
+.PHONY: reproduce test docs setup lint types test-slow bench clean
 
 # A claim of a paper that fails (exit code 1) is a finding, not a broken build.
 reproduce: setup
@@ -35,8 +35,13 @@ types: setup
 test-slow: setup
 	$(BIN)/python -m pytest -n $(CORES) -m slow
 
+# A warning breaks it, and so does a dead link; every tutorial runs. Open docs/_build/html/index.html.
+docs: setup
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
+
 bench: setup
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .cache
+	rm -rf $(VENV) .cache docs/_build docs/gallery

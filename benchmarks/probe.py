@@ -127,11 +127,9 @@ def peak_memory() -> None:
     print(f"  peak memory: dense {peaks['dense']:.0f} MiB, factored {peaks['factored']:.0f} MiB, {share:.2f} of it")
 
 
-def training(device: str, batch: int, tokens: int, steps: int, every: int | None) -> tuple[float, float, float]:
-    """Seconds, processor seconds and seconds waited of some training steps, with or without a recorder."""
+def trainer(device: str, batch: int, tokens: int) -> tuple[Any, Any]:
+    """A model and what makes one step of it."""
     import torch
-
-    from saddles import probe
 
     model = gpt2_small(n_positions=tokens).to(device)
     optimiser = torch.optim.AdamW(model.parameters(), 1e-4)
@@ -144,46 +142,63 @@ def training(device: str, batch: int, tokens: int, steps: int, every: int | None
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
 
-    def settle() -> float:
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    one()
-    if every is None:
-        clock, processor = settle(), time.process_time()
-        for _ in range(steps):
-            one()
-        return settle() - clock, time.process_time() - processor, 0.0
-    with probe.watch(model, every) as run:
-        clock, processor = settle(), time.process_time()
-        for _ in range(steps):
-            one()
-            run.step()
-        if device == "cpu":
-            run.flush()
-        return settle() - clock, time.process_time() - processor, run.waited
+    return model, one
 
 
-def recorder_overhead(full: bool) -> None:
-    """Paired runs, the order turned each time. On a CPU one measurement in 10 steps, a fifth of whose cost is told."""
+def stretch(one: Any, steps: int, run: Any, watched: bool) -> tuple[float, float]:
+    """Seconds and processor seconds of some steps; on a CPU what is measured beside them is waited for."""
     import torch
 
     gpu = torch.cuda.is_available()
-    device, batch, tokens, steps, every = ("cuda", 8, 256, 400, 50) if gpu else ("cpu", 2, 128, 10, 10)
-    pairs = (11 if full else 5) if gpu else (9 if full else 3)
+    run.flush()
+    if gpu:
+        torch.cuda.synchronize()
+    clock, processor = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        one()
+        if watched:
+            run.step()
+    if gpu:
+        torch.cuda.synchronize()
+    else:
+        run.flush()
+    return time.perf_counter() - clock, time.process_time() - processor
+
+
+def recorder_overhead(full: bool) -> None:
+    """One training run in stretches, every other one watched, the order turned from pair to pair.
+
+    The recorder is ready before the first. On a CPU there is one measurement in 10 steps, a fifth of whose cost is
+    told. Two stretches without a recorder tell the noise.
+    """
+    import torch
+
+    from saddles import probe
+
+    gpu = torch.cuda.is_available()
+    device, batch, tokens, steps, every = ("cuda", 8, 256, 100, 50) if gpu else ("cpu", 2, 128, 10, 10)
+    pairs = (21 if full else 9) if gpu else (9 if full else 3)
     name = torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads"
     print(f"live recorder, GPT-2 small, batch {batch} × {tokens}, one measurement in 50 steps, {name}")
-    extra, work, plain_times = [], [], []
-    for pair in range(pairs):
-        kinds = (None, every) if pair % 2 else (every, None)
-        found = {kind: training(device, batch, tokens, steps, kind) for kind in kinds}
-        extra.append((found[every][0] / found[None][0] - 1) * every / 50)
-        work.append((found[every][1] / found[None][1] - 1) * every / 50)
-        plain_times.append(found[None][0] / steps)
-        print(f"  pair {pair + 1}: {_percent(extra[-1:], work[-1:])}, waited {found[every][2]:.2f} s", flush=True)
-    print(f"  a step takes {1e3 * statistics.median(plain_times):.1f} ms without it")
-    print(f"  median of {pairs} pairs: {_percent(extra, work)}")
+    model, one = trainer(device, batch, tokens)
+    extra, work, noise, plain = [], [], [], []
+    with probe.watch(model, every) as run:
+        stretch(one, every, run, True)
+        for pair in range(pairs):
+            order = (False, True, False) if pair % 2 else (True, False, False)
+            found = [stretch(one, steps, run, watched) for watched in order]
+            with_it = found[order.index(True)]
+            without = [f for f, watched in zip(found, order, strict=True) if not watched]
+            base = without[0]
+            extra.append((with_it[0] / base[0] - 1) * every / 50)
+            work.append((with_it[1] / base[1] - 1) * every / 50)
+            noise.append((without[1][0] / base[0] - 1) * every / 50)
+            plain.append(base[0] / steps)
+            told = f"without it again {100 * noise[-1]:+.2f} %"
+            print(f"  pair {pair + 1}: {_percent(extra[-1:], work[-1:])}; {told}", flush=True)
+        waited = run.waited
+    print(f"  a step takes {1e3 * statistics.median(plain):.1f} ms without it; training waited {waited:.2f} s in all")
+    print(f"  median of {pairs} pairs: {_percent(extra, work)}; noise {100 * statistics.median(noise):+.2f} %")
 
 
 def _percent(extra: list[float], work: list[float]) -> str:

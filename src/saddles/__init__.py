@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from saddles.core.trajectory import save as save
     from saddles.core.verbs import predict as predict
     from saddles.core.verbs import simulate as simulate
+    from saddles.sweep.begin import sweep as sweep
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -40,6 +41,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "save": "saddles.core.trajectory",
         "simulate": "saddles.core.verbs",
         "studies": "saddles.studies",
+        "sweep": "saddles.sweep",
         "transformers": "saddles.transformers",
     },
 )

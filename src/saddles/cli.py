@@ -105,9 +105,7 @@ def run(
     try:
         made = work()
     except KeyboardInterrupt:
-        go_on = f"saddles run --resume {shlex.quote(str(folder))}"
-        err.print(f"\ninterrupted; what is finished is kept. Go on with:\n  {go_on}", highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+        raise _interrupted("what is finished is kept", ["run", "--resume", str(folder)]) from None
     if not made.record:
         raise typer.Exit(0)
     _show(made)
@@ -135,20 +133,51 @@ def reproduce(
     try:
         failed, page = work(labs or [], size=size, seed=seed, root=out_, say=say)
     except KeyboardInterrupt:
-        words = " ".join(
-            [
-                "saddles reproduce",
-                *(labs or []),
-                *(["--size", size] if size else []),
-                f"--seed {seed} --out {shlex.quote(str(out_))}",
-            ]
-        )
-        err.print(
-            f"\ninterrupted; finished experiments are kept. Go on with:\n  {words}", highlight=False, soft_wrap=True
-        )
-        raise typer.Exit(130) from None
+        words = ["reproduce", *(labs or []), *(["--size", size] if size else [])]
+        words += ["--seed", str(seed), "--out", str(out_)]
+        raise _interrupted("finished experiments are kept", words) from None
     out.print(f"report: {page}", highlight=False, soft_wrap=True)
     raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def sweep(
+    name: Annotated[str | None, typer.Argument(help="LAB/NAME, see `saddles list`")] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="key=from:to:count, key=log:from:to:count or key=a,b,c")
+    ] = None,
+    zip_: Annotated[bool, typer.Option("--zip", help="grids side by side instead of their product")] = False,
+    seeds: Annotated[str | None, typer.Option(help="how many, or a list such as 3,7,11; default: seed 0")] = None,
+    size: SizeOption = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value for every cell, may be repeated")] = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")] = None,
+    on: Annotated[str, typer.Option(help="embedded, serial, or a Dask scheduler's tcp://HOST:PORT")] = "embedded",
+    workers: Annotated[int | None, typer.Option(help="processes; default: one for each core or GPU")] = None,
+    resume_: Annotated[Path | None, typer.Option("--resume", help="go on with a sweep; it knows its grid")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="compute failed cells again")] = False,
+    accept: Annotated[bool, typer.Option("--accept-changes", help="go on with other versions or settings")] = False,
+    data: DataOption = None,
+) -> None:
+    """Run one experiment at every point of a grid, here or on a cluster; what is finished is kept."""
+    from saddles.core.data import use_data
+    from saddles.report.sweep import summary, write_figure
+    from saddles.sweep.begin import carry_out, planned_folder
+    from saddles.sweep.plan import asked_for
+
+    use_data(data)
+    say = lambda text: err.print(escape(text), highlight=False, soft_wrap=True)  # noqa: E731
+    asked = asked_for(name, grid or [], zip_, seeds, size, _changes(set_ or []), resume_)
+    folder = planned_folder(asked, resume_, out_)
+    try:
+        made = carry_out(asked, folder=resume_, out=out_, on=on, workers=workers, retry=retry, accept_changes=accept,
+                         say=say)  # fmt: skip
+    except KeyboardInterrupt:
+        words = ["sweep", "--resume", str(folder), *(["--on", on] if on != "embedded" else [])]
+        raise _interrupted("finished cells are kept", words) from None
+    for line in summary(made):
+        out.print(escape(line), highlight=False, soft_wrap=True)
+    out.print(f"{write_figure(made) or made.folder}", highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if made.failed else 0)
 
 
 @app.command()
@@ -170,14 +199,9 @@ def inspect(
     try:
         tree = work(checkpoints, reference, modules=modules, only=only, out=folder)
     except KeyboardInterrupt:
-        words = ["saddles", "inspect", *map(str, checkpoints), *(["--reference", str(reference)] if reference else [])]
+        words = ["inspect", *map(str, checkpoints), *(["--reference", str(reference)] if reference else [])]
         words += ["--no-modules"] * (not modules) + (["--only", only] if only else []) + ["--out", str(folder)]
-        err.print(
-            f"\ninterrupted; what is measured is kept. Go on with:\n  {shlex.join(words)}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(130) from None
+        raise _interrupted("what is measured is kept", words) from None
     for note in json.loads(tree.attrs["notes"]):
         err.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
     for line in growth_sentences(tree):
@@ -382,6 +406,13 @@ def _show_plan(plan: Any) -> None:
 def _refuse(place: Path | None) -> None:
     if place is not None and place.exists():
         raise SaddlesError.about(f"{place} exists already", "nothing is overwritten", "choose another --out")
+
+
+def _interrupted(kept: str, words: list[str]) -> typer.Exit:
+    """Tell what is kept and the command that goes on."""
+    go_on = shlex.join(["saddles", *words])
+    err.print(f"\ninterrupted; {kept}. Go on with:\n  {go_on}", highlight=False, soft_wrap=True)
+    return typer.Exit(130)
 
 
 def _changes(pairs: list[str]) -> dict[str, str]:

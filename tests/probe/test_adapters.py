@@ -15,7 +15,19 @@ from saddles.probe.layout import Layout
 
 spectra: Any = saddles.probe.spectra
 
-FAMILIES = ("gpt2", "neox", "llama", "mistral", "qwen2", "phi3", "opt", "bert", "vit", "timm_like", "multihead")
+FAMILIES = (
+    "gpt2",
+    "neox",
+    "llama",
+    "mistral",
+    "qwen2",
+    "phi3",
+    "opt",
+    "bert",
+    "vit",
+    "timm_like",
+    "multihead",
+)
 ROTARY = {"neox", "llama", "mistral", "qwen2", "phi3"}
 CAUSAL = {"gpt2", "neox", "llama", "mistral", "qwen2", "phi3", "opt"}
 

@@ -1,5 +1,10 @@
 """Measuring in a process of its own: the same numbers as in threads, and errors that are told."""
 
+import contextlib
+import itertools
+from contextlib import closing
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import small_models
@@ -9,6 +14,7 @@ from saddles import probe
 from saddles.core.errors import SaddlesError
 from saddles.probe.live import parameters
 from saddles.probe.meters import Process, Threads, measured, rows_from, rows_to
+from saddles.probe.snapshot import Courier, Place, buffers_for, places_for
 from saddles.probe.threads import calm_pool
 
 
@@ -22,16 +28,23 @@ def moved(seed=0, kind=torch.float32):
     return layout, start, now
 
 
+def shared(tensors):
+    """Tensors in memory that a process may look at."""
+    made = buffers_for(places_for(tensors), shared=True)
+    Courier(tensors).send(made)
+    return made
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_a_process_finds_what_threads_find(kind):
     layout, start, now = moved(kind=kind)
-    process = Process(layout, start, True, 1)
-    try:
-        apart = [process.row(now), process.row(start)]
-    finally:
-        process.close()
-    with calm_pool(1) as pool:
-        here = [Threads(layout, start, True, pool).row(one) for one in (now, start)]
+    with contextlib.ExitStack() as stack:
+        reference, *copies = [stack.enter_context(closing(shared(one))) for one in (start, now, start)]
+        process = Process(layout, places_for(start), reference, copies, True, 1)
+        stack.enter_context(closing(process))
+        apart = [process.row(one) for one in copies]
+        with calm_pool(1) as pool:
+            here = [Threads(layout, start, True, pool).row(one) for one in copies]
     for one, other in zip(apart, here, strict=True):
         assert set(one) == set(other)
         for name, array in other.items():
@@ -41,18 +54,31 @@ def test_a_process_finds_what_threads_find(kind):
 
 def test_an_error_over_there_is_told_here():
     layout, start, now = moved()
-    process = Process(layout, start, False, 1)
-    name = layout.head_parameters()[0]
-    try:
-        with pytest.raises(SaddlesError, match="shape"):
-            process.row({**now, name: now[name][:, :-1].contiguous()})
-        assert process.row(now)["heads/singular_value"].size
+    wrong = places_for(now)
+    narrow = next(place for place in wrong if place.name == layout.head_parameters()[0])
+    places = [replace(place, shape=place.shape[::-1]) if place == narrow else place for place in wrong]
+    with contextlib.ExitStack() as stack:
+        reference, copy = [stack.enter_context(closing(shared(one))) for one in (start, now)]
+        process = stack.enter_context(closing(Process(layout, places, reference, [copy], False, 1)))
+        with pytest.raises(SaddlesError, match="Expected size"):
+            process.row(copy)
         process._process.kill()
         process._process.wait()
         with pytest.raises(SaddlesError, match="ended early"):
-            process.row(now)
+            process.row(copy)
+
+
+def test_places_do_not_overlap_and_hold_what_was_sent():
+    tensors = {"a": torch.randn(3, 5), "b": torch.randn(7).to(torch.bfloat16), "c": torch.randn(2, 2, 2).double()}
+    places = places_for(tensors)
+    assert all(isinstance(place, Place) and place.start % 64 == 0 for place in places)
+    assert all(one.start + one.size <= other.start for one, other in itertools.pairwise(places))
+    made = shared(tensors)
+    try:
+        for name, tensor in tensors.items():
+            assert torch.equal(made.tensors[name], tensor)
     finally:
-        process.close()
+        made.close()
 
 
 def test_a_recording_by_a_process_ends_whole():

@@ -7,7 +7,7 @@ network with s inputs costs, and is the same step.
 
 import time as clock
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -178,22 +178,61 @@ def train(
 
     Returns a trajectory with the axis `run`: output (time, run, coordinate), test_loss, loss.
     """
+    return _train([Batch(models, tasks, seeds, method)], keep, precision)[0]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Networks that are trained by one method: the arguments of `train`."""
+
+    models: Sequence[MLP | OneLayer]
+    tasks: Sequence[Identity]
+    seeds: Sequence[int]
+    method: SGD
+
+
+def train_together(
+    batches: Sequence[Batch], *, keep: Sequence[str] = (), precision: str = "float64"
+) -> list[Trajectory]:
+    """Several trainings in one program, each with the bytes that `train` gives for it alone.
+
+    Shapes are the same, rates may differ. Runs go one after another in the program, which leaves their numbers as
+    they are. Networks so small that their runs go side by side are trained batch by batch: there the last digits of
+    a run depend on how many others there are.
+    """
+    first = batches[0]
+    plan, _ = _plan(first.models[0], first.tasks[0], first.method, keep)
+    if plan.side_by_side:
+        return [_train([batch], keep, precision)[0] for batch in batches]
+    return _train(batches, keep, precision)
+
+
+def _train(batches: Sequence[Batch], keep: Sequence[str], precision: str) -> list[Trajectory]:
     began = clock.perf_counter()
-    first, task = models[0], tasks[0]
+    task, method = batches[0].tasks[0], batches[0].method
+    tasks = [task for batch in batches for task in batch.tasks]
     if len({(t.size, t.concepts, t.samples, t.clusters) for t in tasks}) > 1:
         raise SaddlesError.about("tasks of several shapes came", "one program trains one shape", "train each apart")
-    method_plan, stride = _plan(first, task, method, keep)
-    unique = sorted(set(seeds))
+    if len({replace(batch.method, rate=1.0) for batch in batches}) > 1:
+        raise SaddlesError.about("several methods came", "only rates may differ in a program", "train each apart")
+    method_plan, stride = _plan(batches[0].models[0], task, method, keep)
+    unique = sorted({seed for batch in batches for seed in batch.seeds})
     shuffles = np.stack([task.shuffles(method.epochs if method.batch else 1, seed) for seed in unique]).astype(np.int32)
     made = [
-        _prepare(model, task_, seed, method.rate, precision, "hierarchy" in keep)
+        _prepare(model, task_, seed, batch.method.rate, precision, "hierarchy" in keep)
         | {"order": jnp.asarray(unique.index(seed))}
-        for model, task_, seed in zip(models, tasks, seeds, strict=True)
+        for batch in batches
+        for model, task_, seed in zip(batch.models, batch.tasks, batch.seeds, strict=True)
     ]
     runs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
     saved = _all_runs(method_plan, jnp.asarray(shuffles), jnp.asarray(stride), runs)
     found = {name: np.moveaxis(np.asarray(values), 0, 1) for name, values in saved.items()}
-    return _label(models, tasks, seeds, method, method_plan, stride, found, clock.perf_counter() - began)
+    spent, ends = clock.perf_counter() - began, np.cumsum([len(batch.tasks) for batch in batches])
+    parts = []
+    for batch, end in zip(batches, ends, strict=True):
+        own = {name: values[:, end - len(batch.tasks) : end] for name, values in found.items()}
+        parts.append(_label(batch, method_plan, stride, own, spent * len(batch.tasks) / len(tasks)))
+    return parts
 
 
 def _plan(model: MLP | OneLayer, task: Identity, method: SGD, keep: Sequence[str]) -> tuple[_Plan, int]:
@@ -238,10 +277,8 @@ def _prepare(
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=precision), run)
 
 
-def _label(
-    models: Sequence[Any], tasks: Sequence[Identity], seeds: Sequence[int], method: SGD, plan: _Plan, stride: int,
-    found: dict[str, np.ndarray], wall_time: float,
-) -> Trajectory:  # fmt: skip
+def _label(batch: Batch, plan: _Plan, stride: int, found: dict[str, np.ndarray], wall_time: float) -> Trajectory:
+    models, tasks, seeds, method = batch.models, batch.tasks, batch.seeds, batch.method
     alive: np.ndarray = np.asarray(np.isfinite(found["loss"]).any(axis=1))
     rows = len(alive) if alive.all() else int(np.argmin(alive))
     diverged = not np.isfinite(found["loss"]).all()

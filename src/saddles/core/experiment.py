@@ -46,6 +46,9 @@ class Experiment:
 
     `needs` lists data sets, or settings that hold one: a size with source="cifar10" needs it, one with source="made"
     or with a folder of the user's does not.
+
+    `together` lists settings (and "seed") in which cells of a sweep may differ and still be computed by one program:
+    the module then has run_many(settings, contexts) -> [Trajectory, ...], each with the bytes that `run` gives.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Experiment:
     sizes: Mapping[str, Size]
     default: str = "laptop"
     needs: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
 
     @property
     def lab(self) -> str:

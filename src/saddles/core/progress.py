@@ -20,6 +20,16 @@ class Bar:
         self._done, self._began = 0.0, time.monotonic()
         self._progress: Progress | None = None
         self._task = None
+        self._note = ""
+
+    @property
+    def silent(self) -> bool:
+        """True where it is never shown: inside another bar, or where nobody watches."""
+        return self._silent
+
+    def say(self, note: str) -> None:
+        """Words behind the rate, shown with the next advance."""
+        self._note = note
 
     def advance(self, amount: float = 1.0) -> None:
         """Count `amount` more of the total as done."""
@@ -35,7 +45,8 @@ class Bar:
 
     def _rate(self) -> str:
         spent = time.monotonic() - self._began
-        return f"{self._done / spent:.3g}/s" if spent > 0 else ""
+        rate = f"{self._done / spent:.3g}/s" if spent > 0 else ""
+        return f"{rate}, {self._note}" if self._note else rate
 
     def _open(self) -> None:
         self._progress = Progress(

@@ -121,7 +121,7 @@ def load(path: str | os.PathLike[str]) -> Any:
             found = xr.DataTree(xr.load_dataset(source, engine="h5netcdf"))
         else:
             with xr.open_datatree(source, engine="zarr", chunks=None) as tree:
-                found = tree.load()
+                found = _whole_cells(tree) if "cell_done" in tree else tree.load()
     except (OSError, ValueError, KeyError) as error:
         raise SaddlesError.about(
             f"{path} could not be read ({error})", "a stored trajectory is needed", "was it made by `saddles run`?"
@@ -133,6 +133,26 @@ def load(path: str | os.PathLike[str]) -> Any:
             "install a newer saddles",
         )
     return found if found.children else found.to_dataset()
+
+
+def _whole_cells(tree: xr.DataTree) -> xr.DataTree:
+    """A sweep that may still be growing: the cells that were whole when it was opened, NaN elsewhere."""
+    whole = tree["cell_done"].load() == 1
+    found = tree.to_dataset().load()
+    masked: dict[str, xr.DataArray] = {}
+    for name, values in found.variables.items():
+        own = not values.attrs.get("grid") and not str(name).startswith("cell_")
+        if own and set(whole.dims) <= set(values.dims):
+            text = values.dtype.kind in "OTU"
+            plain = found[name].astype(object if text else float)
+            masked[str(name)] = plain.where(whole, "" if text else np.nan).transpose(*values.dims)
+            if text:
+                masked[str(name)] = masked[str(name)].astype(str)
+    labels = {name: masked.pop(name) for name in list(masked) if name in found.coords}
+    if "own_time" in labels and "time" not in found.coords:
+        rows, unit = np.arange(found.sizes["time"], dtype=float), "row; the clock of each cell is own_time"
+        labels["time"] = xr.DataArray(rows, dims="time", attrs={"unit": unit})
+    return xr.DataTree(found.assign(masked).assign_coords(labels))
 
 
 def export(trajectory: Any, path: str | os.PathLike[str], to: str) -> list[Path]:

@@ -97,7 +97,7 @@ def _spectra(axis: Axes, trajectory: xr.Dataset, layer: int, head: int, product:
     for place, shade in zip(places, colormaps["Greens"](np.linspace(0.4, 0.95, len(places))), strict=True):
         values = one["singular_value"].isel(instant=place).dropna("index").values
         if values.size and values[0] > 0:
-            label = f"change, epoch {float(one['instant'][place]) / per_epoch:.3g}"
+            label = f"change, epoch {float(one['instant'][place]) / per_epoch:.2g}"
             axis.plot(np.arange(1, values.size + 1), values / values[0], color=shade, linewidth=1.6, label=label)
     axis.set(title=f"{WORDS[product]}, layer {layer + 1}, head {head + 1}", ylim=(0, 1.03), xlim=(0, 1.02 * first.size))
     axis.set(xlabel="index of singular value", ylabel="singular value / largest")
@@ -144,7 +144,7 @@ def _loss(axis: Axes, trajectory: xr.Dataset) -> None:
     axis.axhline(guess, color=GREY, linewidth=1, zorder=0, label="uniform guess")
     axis.set(title="Loss" + (" (test dotted)" if several else ""), ylabel="cross-entropy", ylim=(0, 1.15 * guess))
     _epochs(axis, trajectory)
-    axis.legend(loc="best", fontsize=8)
+    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.86), fontsize=8)
 
 
 def _accuracy(axis: Axes, trajectory: xr.Dataset) -> None:

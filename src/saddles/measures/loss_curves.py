@@ -15,11 +15,10 @@ def descents(loss: xr.DataArray, prominence: float = 0.01) -> xr.Dataset:
         loss: any axes, one of them `time`; positive at the first instant.
         prominence: fraction of the first value.
 
-    Returns, over the other axes:
-        count: the number of descents;
-        depth: the largest rise between two descents, as a fraction of the first value (0 where
-            there is at most one): how deep transient memorisation went;
-        rises: the number of rises, whether or not a fall follows.
+    Returns:
+        Over the other axes, `count`, the number of descents; `depth`, the largest rise between two
+        descents, as a fraction of the first value (0 where there is at most one), which is how deep
+        transient memorisation went; `rises`, the number of rises, whether or not a fall follows.
     """
     values = loss.transpose("time", ...)
     dims = values.dims[1:]

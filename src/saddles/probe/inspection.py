@@ -31,8 +31,7 @@ from saddles.measures.factored import rank_measures
 from saddles.probe.checkpoints import Source, Weights
 from saddles.probe.delta import delta, effort, spectrum_of
 from saddles.probe.layout import Head, Layout, Module
-from saddles.probe.measuring import Each, Row, label, measure_heads, measure_initial, need_heads
-from saddles.probe.measuring import _pad as pad
+from saddles.probe.measuring import Each, Row, label, measure_heads, measure_initial, need_heads, pad
 from saddles.probe.series import Series, find_places, open_series
 from saddles.probe.threads import calm_pool
 

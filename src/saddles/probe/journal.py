@@ -3,7 +3,7 @@
 layout.json              where the heads lie
 reference.safetensors    the watched weights at the start
 rows/step-N.npz          one measurement, whole or absent
-superseded/              rows after the checkpoint from which training went on
+superseded/N/            rows after the checkpoint from which training went on for the Nth time
 trajectory.zarr          all rows, written when the recording ends
 """
 
@@ -82,11 +82,14 @@ class Journal:
 
     def go_back_to(self, step: int) -> None:
         """Put rows after a step aside: training went on from there."""
-        for later in self.steps():
-            if later > step:
-                aside = self.folder / "superseded"
-                aside.mkdir(exist_ok=True)
-                os.replace(self._file(later), aside / f"step-{later}-before-{step}.npz")
+        late = [later for later in self.steps() if later > step]
+        if not late:
+            return
+        before = self.folder / "superseded"
+        aside = before / str(1 + len(list(before.glob("*"))))
+        aside.mkdir(parents=True)
+        for later in late:
+            os.replace(self._file(later), aside / self._file(later).name)
 
     def finish(self, tree: xr.DataTree) -> None:
         """Write the trajectory, in the place of an older one of the same recording; not where Zarr is missing."""

@@ -107,7 +107,7 @@ def measure_modules(layout: Layout, now: Read, start: Read) -> Row:
         rows.append({"singular_value": values, "noise_floor": np.asarray(floor)})
     if not rows:
         return {}
-    return _complete({name: _pad([row[name] for row in rows]) for name in rows[0]})
+    return _complete({name: pad([row[name] for row in rows]) for name in rows[0]})
 
 
 def _complete(row: Row) -> Row:
@@ -120,8 +120,8 @@ def _by_layer(layout: Layout, work: Callable[[Sequence[Head], tuple[str, str]], 
     done = list(each(lambda job: work(*job), jobs))
     pairs = [done[at : at + len(PRODUCTS)] for at in range(0, len(done), len(PRODUCTS))]
     names = done[0]
-    layers = [{name: np.moveaxis(_pad([part[name] for part in pair]), 0, 1) for name in names} for pair in pairs]
-    return {name: _pad([layer[name] for layer in layers]) for name in names}
+    layers = [{name: np.moveaxis(pad([part[name] for part in pair]), 0, 1) for name in names} for pair in pairs]
+    return {name: pad([layer[name] for layer in layers]) for name in names}
 
 
 def _batches(heads: Sequence[Head], kinds: tuple[str, str], reads: Sequence[Read]) -> Iterator[list[Any]]:
@@ -162,7 +162,7 @@ def _array(values: Any) -> np.ndarray:
     return values.astype(float)
 
 
-def _pad(parts: Sequence[np.ndarray]) -> np.ndarray:
+def pad(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Stack arrays along a new first axis, NaN where one is shorter."""
     shape = np.max([part.shape for part in parts], axis=0).astype(int)
     stacked = np.full((len(parts), *shape), np.nan)
@@ -202,7 +202,7 @@ def label(
     status: str = FINISHED,
 ) -> xr.DataTree:
     """Name the axes of measured rows, in order of their steps: groups `heads` and `modules` along `time`."""
-    columns = {name: _pad([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    columns = {name: pad([row[name] for row in rows]) for name in (rows[0] if rows else ())}
     groups = {
         group: {name.partition("/")[2]: array for name, array in columns.items() if name.startswith(f"{group}/")}
         for group in ("heads", "modules")

@@ -1,8 +1,8 @@
 """Who measures the copies of a recorder: threads beside the training loop, or a process of its own.
 
 A loop that feeds a GPU lives from the speed of its interpreter, and threads that measure take the interpreter's lock
-from it a thousand times a second. A process does not; the copies reach it through a socket, sent without that lock.
-Where the model is on the CPU both would share the same cores, and threads are simpler.
+from it a thousand times a second. A process does not: it shares the memory of the copies, and is only told which of
+them to look at. Where the model is on the CPU both would share the same cores, and threads are simpler.
 """
 
 import io
@@ -11,8 +11,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,13 +21,14 @@ import numpy as np
 from saddles.core.errors import SaddlesError
 from saddles.probe.layout import Layout
 from saddles.probe.measuring import Row, measure_heads, measure_modules
+from saddles.probe.snapshot import Buffers, Place
 
 
 @runtime_checkable
 class Meter(Protocol):
     """Measures one copy of the watched weights against the reference."""
 
-    def row(self, tensors: Mapping[str, Any]) -> Row:
+    def row(self, copy: Buffers) -> Row:
         """Spectra and ranks, `heads/…` and `modules/…`."""
         ...
 
@@ -51,39 +53,54 @@ class Threads:
     def __init__(self, layout: Layout, reference: Mapping[str, Any], modules: bool, pool: ThreadPoolExecutor) -> None:
         self._known = (layout, reference, modules, pool)
 
-    def row(self, tensors: Mapping[str, Any]) -> Row:
+    def row(self, copy: Buffers) -> Row:
         """Measure with the pool's threads."""
         layout, reference, modules, pool = self._known
-        return measured(layout, tensors, reference, modules, pool.map)
+        return measured(layout, copy.tensors, reference, modules, pool.map)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
 class Process:
-    """A meter in a process of its own, which sees no GPU and ends with this one."""
+    """A meter in a process of its own, which sees no GPU and ends with this one.
 
-    def __init__(self, layout: Layout, reference: Mapping[str, Any], modules: bool, workers: int) -> None:
+    Args:
+        layout: the heads.
+        places: where tensors lie in a block.
+        reference: the start of training, in shared memory.
+        copies: all that will ever be measured, in shared memory.
+        modules: whether plain matrices are measured too.
+        workers: threads that measure.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        places: Sequence[Place],
+        reference: Buffers,
+        copies: Sequence[Buffers],
+        modules: bool,
+        workers: int,
+    ) -> None:
         self._socket, other = socket.socketpair()
+        files = [buffers.file for buffers in (reference, *copies) if buffers.file is not None]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "saddles.probe.worker", str(other.fileno())],
-            pass_fds=[other.fileno()],
+            pass_fds=[other.fileno(), *files],
             env=environment,
             start_new_session=True,
         )
         other.close()
-        head = {"layout": layout.to_json(), "modules": modules, "workers": workers}
+        head = {"layout": layout.to_json(), "modules": modules, "workers": workers, "files": files}
+        head |= {"places": [asdict(place) for place in places], "size": reference.block.numel()}
         send_frame(self._socket, json.dumps(head).encode())
-        self._reference: Mapping[str, Any] | None = reference
 
-    def row(self, tensors: Mapping[str, Any]) -> Row:
-        """Send the copies and wait for what was found; other threads go on meanwhile."""
+    def row(self, copy: Buffers) -> Row:
+        """Say which copy, and wait for what was found; other threads go on meanwhile."""
         try:
-            if self._reference is not None:
-                send_tensors(self._socket, self._reference)
-                self._reference = None
-            send_tensors(self._socket, tensors)
+            send_frame(self._socket, str(copy.file).encode())
             kind, answer = bytes(receive_frame(self._socket)), receive_frame(self._socket)
         except OSError as error:
             raise SaddlesError.about(
@@ -122,27 +139,6 @@ def _exactly(channel: socket.socket, whole: bytearray) -> bytearray:
             raise ConnectionError("the other side has ended")
         view = view[count:]
     return whole
-
-
-def send_tensors(channel: socket.socket, tensors: Mapping[str, Any]) -> None:
-    """Names, shapes and types, then the numbers of CPU tensors."""
-    import torch
-
-    facts = [(name, list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in tensors.items()]
-    send_frame(channel, json.dumps(facts).encode())
-    for tensor in tensors.values():
-        send_frame(channel, tensor.contiguous().view(-1).view(torch.uint8).numpy())
-
-
-def receive_tensors(channel: socket.socket) -> dict[str, Any]:
-    """What `send_tensors` sent."""
-    import torch
-
-    facts = json.loads(receive_frame(channel))
-    return {
-        name: torch.frombuffer(receive_frame(channel), dtype=getattr(torch, kind)).view(shape)
-        for name, shape, kind in facts
-    }
 
 
 def rows_to(row: Row) -> bytes:

@@ -32,7 +32,7 @@ from saddles.probe.layout import PRODUCTS, Layout
 from saddles.probe.live import heads, parameters, plain_name
 from saddles.probe.measuring import Row, label, measure_initial, need_heads
 from saddles.probe.meters import Meter, Process, Threads
-from saddles.probe.snapshot import Buffers, buffers_for, send, side_streams
+from saddles.probe.snapshot import Buffers, Courier, buffers_for
 from saddles.probe.threads import calm_pool, spare_cores
 
 PATIENCE = 1.0
@@ -107,28 +107,47 @@ class Recorder:
         self._taking_part = _is_first_process()
 
     def __enter__(self) -> "Recorder":
-        """Keep the reference, or take up an earlier recording, and start the threads."""
-        self._streams = side_streams(self._watched)
-        first = buffers_for(self._watched) if self._taking_part else None
-        if self._taking_part or self._sharded():
-            send(self._watched, first, self._streams)
-        if first is None:
+        """Keep the reference, or take up an earlier recording, and start who measures."""
+        self._courier = Courier(self._watched)
+        if not self._taking_part:
+            if self._sharded():
+                self._courier.take_part()
             return self
-        first.wait()
         self._stack = ExitStack()
-        self._pool = self._stack.enter_context(calm_pool(spare_cores()))
-        self._turns = self._stack.enter_context(calm_pool(1))
         try:
-            self._open(first)
-            self._meter = self._stack.enter_context(closing(self._new_meter()))
+            self._begin()
         except BaseException:
             self._stack.close()
             raise
-        for _ in range(self._pending):
-            self._free.put(buffers_for(self._watched))
-        if self._owes:
-            self._jobs.append(self._turns.submit(self._measure, self._began, first))
         return self
+
+    def _begin(self) -> None:
+        first, *copies = [self._new_buffers() for _ in range(1 + self._pending)]
+        self._courier.send(first)
+        first.wait()
+        self._pool = self._stack.enter_context(calm_pool(spare_cores()))
+        self._turns = self._stack.enter_context(calm_pool(1))
+        self._open(first)
+        if self._owes:
+            copies[0].block.copy_(first.block)
+        for name, tensor in first.tensors.items():
+            if self._reference[name] is not tensor:
+                tensor.copy_(self._reference[name])
+        self._reference = first.tensors
+        self._meter = self._stack.enter_context(closing(self._new_meter(first, copies)))
+        if self._owes:
+            self._jobs.append(self._turns.submit(self._measure, self._began, copies.pop(0)))
+        for buffers in copies:
+            self._free.put(buffers)
+
+    def _new_buffers(self) -> Buffers:
+        made = buffers_for(self._courier.places, shared=self._shares(), pinned=self._courier.on_gpu)
+        return self._stack.enter_context(closing(made))
+
+    def _shares(self) -> bool:
+        """Whether a process of its own measures."""
+        apart = self._courier.on_gpu if self._apart is None else self._apart
+        return apart and hasattr(os, "memfd_create")
 
     def _open(self, now: Buffers) -> None:
         """Settle the reference and the rows so far."""
@@ -149,11 +168,10 @@ class Recorder:
         if journal is not None:
             journal.begin(self.layout, self._reference, self._initial)
 
-    def _new_meter(self) -> Meter:
-        apart = bool(self._streams) if self._apart is None else self._apart
-        if apart and os.name == "posix":
-            return Process(self.layout, self._reference, self._modules, spare_cores())
-        return Threads(self.layout, self._reference, self._modules, self._pool)
+    def _new_meter(self, reference: Buffers, copies: list[Buffers]) -> Meter:
+        if self._shares():
+            return Process(self.layout, self._courier.places, reference, copies, self._modules, spare_cores())
+        return Threads(self.layout, reference.tensors, self._modules, self._pool)
 
     def _take_up(self, journal: Journal) -> None:
         """Go on with a recording; a row that was on its way when training died is owed."""
@@ -187,11 +205,11 @@ class Recorder:
         """Copy the weights and hand them to the threads."""
         if not self._taking_part:
             if self._sharded():
-                send(self._watched, None, self._streams)
+                self._courier.take_part()
             return
         self._settle()
         buffers = self._next_buffers()
-        send(self._watched, buffers, self._streams)
+        self._courier.send(buffers)
         self._jobs.append(self._turns.submit(self._measure, step, buffers))
 
     def _next_buffers(self) -> Buffers:
@@ -219,7 +237,7 @@ class Recorder:
         """In the background: one row, to memory and to disk."""
         try:
             buffers.wait()
-            row = self._meter.row(buffers.tensors)
+            row = self._meter.row(buffers)
             if self._journal is not None:
                 self._journal.add(step, row)
             with self._lock:

@@ -6,18 +6,22 @@ import socket
 import sys
 
 from saddles.probe.layout import Layout
-from saddles.probe.meters import measured, receive_frame, receive_tensors, rows_to, send_frame
+from saddles.probe.meters import measured, receive_frame, rows_to, send_frame
+from saddles.probe.snapshot import Place, mapped
 from saddles.probe.threads import calm_pool
 
 
 def serve(channel: socket.socket) -> None:
-    """Measure what comes until the other side ends."""
+    """Measure the copies that are named until the other side ends."""
     head = json.loads(receive_frame(channel))
     layout = Layout.from_json(head["layout"])
-    reference = receive_tensors(channel)
+    places = [Place(**place) for place in head["places"]]
+    blocks = {file: mapped(file, head["size"]) for file in head["files"]}
+    tensors = {file: {place.name: place.of(block) for place in places} for file, block in blocks.items()}
+    reference = tensors[head["files"][0]]
     with calm_pool(head["workers"]) as pool:
         while True:
-            now = receive_tensors(channel)
+            now = tensors[int(receive_frame(channel))]
             try:
                 answer, kind = rows_to(measured(layout, now, reference, head["modules"], pool.map)), b"row"
             except Exception as error:

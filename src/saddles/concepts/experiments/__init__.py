@@ -25,6 +25,7 @@ def _orders(number: str, title: str, tiny: int, laptop: int, seeds: int) -> Expe
             "laptop": Size(laptop, {**_SGD, "seeds": seeds}),
             "paper": Size(laptop * 3, {**_SGD, "seeds": 3 * seeds}),
         },
+        together=("rate", "seed"),
     )
 
 

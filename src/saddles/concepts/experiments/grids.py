@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from saddles.concepts.model import MLP, OneLayer
-from saddles.concepts.sgd import SGD, train
+from saddles.concepts.sgd import SGD, Batch, train
 from saddles.concepts.task import Identity
 from saddles.core.trajectory import Trajectory
 
@@ -20,12 +20,21 @@ def train_grid(
     labels: Sequence[str],
     keep: Sequence[str] = (),
 ) -> Trajectory:
-    """Train one network on tasks[setting][seed], all in one program; only the concepts' coordinates are kept.
+    """Train one network on tasks[setting][seed], all in one program; only the concepts' coordinates are kept."""
+    batch = grid_batch(model, tasks, seeds, method)
+    return lay_out(train(batch.models, batch.tasks, batch.seeds, method, keep=keep), batch, tasks, seeds, labels)
 
-    The axis `run` becomes `setting` × `seed`. `stray` is the norm of the output beyond the concepts.
-    """
+
+def grid_batch(model: MLP | OneLayer, tasks: Sequence[Sequence[Identity]], seeds: Sequence[int], method: SGD) -> Batch:
+    """Every run of tasks[setting][seed]."""
     flat = [task for row in tasks for task in row]
-    found = train([model] * len(flat), flat, list(seeds) * len(tasks), method, keep=keep)
+    return Batch([model] * len(flat), flat, list(seeds) * len(tasks), method)
+
+
+def lay_out(
+    found: Trajectory, batch: Batch, tasks: Sequence[Sequence[Identity]], seeds: Sequence[int], labels: Sequence[str]
+) -> Trajectory:
+    """The axis `run` becomes `setting` × `seed`. `stray` is the norm of the output beyond the concepts."""
     shape = (len(tasks), len(seeds))
     variables: dict[str, Any] = {}
     for name, values in found.data_vars.items():
@@ -35,12 +44,12 @@ def train_grid(
     coords = {name: found.coords[name] for name in found.coords if "run" not in found.coords[name].dims}
     whole = xr.Dataset(variables, coords=coords, attrs=found.attrs)
     whole = whole.assign_coords(setting=list(labels), seed=list(seeds))
-    concepts = flat[0].concepts
+    concepts = batch.tasks[0].concepts
     beyond = whole["output"].isel(coordinate=slice(concepts, None))
     whole["stray"] = np.sqrt((beyond**2).sum("coordinate"))
     whole = whole.isel(coordinate=slice(0, concepts))
     whole["time"].attrs["unit"] = "gradient time"
-    whole.attrs["network"] = _words(model, method)
+    whole.attrs["network"] = _words(batch.models[0], batch.method)
     return whole
 
 

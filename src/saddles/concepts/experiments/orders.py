@@ -19,9 +19,9 @@ import numpy as np
 import xarray as xr
 
 from saddles.concepts.experiments import PAPER
-from saddles.concepts.experiments.grids import pair, train_grid
+from saddles.concepts.experiments.grids import grid_batch, lay_out, pair
 from saddles.concepts.model import MLP, OneLayer
-from saddles.concepts.sgd import SGD
+from saddles.concepts.sgd import SGD, Batch, train_together
 from saddles.concepts.task import Identity
 from saddles.concepts.theory import OneLayerTheory
 from saddles.core.claim import Claim, check
@@ -41,17 +41,34 @@ def run_orders(
     settings: dict[str, Any], context: Context, cases: Sequence[Any], activation: str, hidden: bool
 ) -> Trajectory:
     """Train on every case and seed; one layer also gets Theorem 4.1 as `predicted`."""
-    seeds = context.seeds(settings["seeds"])
-    dim = settings["dim"]
-    tasks = [
-        [Identity(mu, sigma, dim=dim, samples=settings["samples"], rotate=True, seed=seed) for seed in seeds]
-        for _, mu, sigma in cases
+    return run_many_orders([settings], [context], cases, activation, hidden)[0]
+
+
+def run_many_orders(
+    settings: Sequence[dict[str, Any]], contexts: Sequence[Context], cases: Sequence[Any], activation: str, hidden: bool
+) -> list[Trajectory]:
+    """Several of `run_orders` in one program; they may differ in rate and seed."""
+    cells = []
+    for one, context in zip(settings, contexts, strict=True):
+        seeds, dim = context.seeds(one["seeds"]), one["dim"]
+        tasks = [
+            [Identity(mu, sigma, dim=dim, samples=one["samples"], rotate=True, seed=seed) for seed in seeds]
+            for _, mu, sigma in cases
+        ]
+        model = MLP((dim,), activation) if hidden else OneLayer()
+        method = SGD(one["rate"], one["batch"], one["epochs"], one["loss"], one["save_every"])
+        cells.append((grid_batch(model, tasks, seeds, method), tasks, seeds))
+    made = train_together([batch for batch, _, _ in cells])
+    return [
+        _ordered(found, batch, tasks, seeds, cases) for found, (batch, tasks, seeds) in zip(made, cells, strict=True)
     ]
-    model = MLP((dim,), activation) if hidden else OneLayer()
-    method = SGD(settings["rate"], settings["batch"], settings["epochs"], settings["loss"], settings["save_every"])
+
+
+def _ordered(found: Trajectory, batch: Batch, tasks: Any, seeds: Sequence[int], cases: Sequence[Any]) -> Trajectory:
     labels = [f"μ = {pair(mu)}, σ = {pair(sigma)}" for _, mu, sigma in cases]
-    whole = train_grid(model, tasks, seeds, method, labels)
+    whole = lay_out(found, batch, tasks, seeds, labels)
     whole = whole.assign_coords(varied=("setting", [case[0] for case in cases]))
+    model = batch.models[0]
     if isinstance(model, OneLayer):
         whole["predicted"] = _theory(model, tasks, seeds, whole["time"].values, whole["output"])
     return whole

@@ -78,6 +78,11 @@ def _reach(values: np.ndarray, level: float) -> float:
     return float(np.argmax(above)) if above.any() else np.inf
 
 
+def _over(one: float, other: float) -> float:
+    """A ratio of times; two that are over at the first step are simultaneous."""
+    return one / other if other else (np.inf if one else 1.0)
+
+
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the four sentences about Figure 1."""
     rank = int(trajectory.attrs["rank"])
@@ -97,9 +102,9 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         half = max(_reach(values[:, i], max(0.5 * ends[i], threshold)) for i in range(rank))
         noise, later = (_reach(values[:, rank], level * ends[rank]) for level in (0.5, 0.9))
         best = float(one["test_error"].sel(dynamics="descent").argmin("time"))
-        found["first"].append(signal / later)
-        found["late"].append(best / noise)
-        found["early"].append(best / half)
+        found["first"].append(_over(signal, later))
+        found["late"].append(_over(best, noise))
+        found["early"].append(_over(best, half))
     judge = partial(check, paper=PAPER, where="Figure 1", size=size)
     return [
         judge(

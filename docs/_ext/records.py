@@ -1,0 +1,183 @@
+"""Stored results on the pages.
+
+A number in the text refers to the record it comes from by a link to results/FILE.json#KEY, which is plain Markdown.
+In the site the link leads to the page of all records. The directive `claims` shows the verdicts of a lab, `all-claims`
+the counts of every lab, `records` the page of records. `tests/docs/test_numbers.py` checks that the numbers agree.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+RESULTS = Path(__file__).parents[1] / "results"
+LINK = re.compile(r"\[([^\]]+)\]\(results/([\w-]+\.json#[\w./-]+)\)")
+_log = logging.getLogger(__name__)
+
+
+def read(file: str) -> dict[str, Any]:
+    """One file of results/."""
+    return json.loads((RESULTS / file).read_text("utf-8"))
+
+
+def anchor(place: str) -> str:
+    """The target of a record on the page of records."""
+    return "record-" + re.sub(r"[^a-z0-9]+", "-", place.lower()).strip("-")
+
+
+def safe(text: Any) -> str:
+    """Text for a cell of a Markdown table."""
+    return re.sub(r"([|*_<\[\]$])", r"\\\1", str(text)).replace("\n", " ")
+
+
+class Record(SphinxRole):
+    """{record}`words <FILE.json#KEY>`: a link to the record."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Refuse a record that is not there."""
+        words, place = re.fullmatch(r"(.*) <(.*)>", self.text).groups()  # type: ignore[union-attr]
+        file, _, key = place.partition("#")
+        if key not in read(file)["records"]:
+            _log.warning("there is no stored result %s", place, location=self.get_location())
+        page = self.env.app.builder.get_relative_uri(self.env.docname, "records")
+        return [nodes.reference(words, words, refuri=f"{page}#{anchor(place)}", classes=["record"], internal=True)], []
+
+
+class _Markdown(SphinxDirective):
+    has_content = False
+    option_spec: ClassVar[dict[str, Any]] = {}
+
+    def show(self, lines: list[str]) -> list[nodes.Node]:
+        box = nodes.container(classes=["stored"])
+        for file in RESULTS.glob("*.json"):
+            self.env.note_dependency(str(file))
+        self.state.nested_parse(StringList(lines, self.get_source_info()[0]), self.content_offset, box)
+        return [box]
+
+
+class Claims(_Markdown):
+    """```{claims} LAB```: each experiment of a lab with its claims."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """A table an experiment."""
+        return self.show(lab_lines(read("claims.json"), self.arguments[0]))
+
+
+class AllClaims(_Markdown):
+    """```{all-claims}```: how many hold, fail and do not apply, lab by lab, and those that fail."""
+
+    def run(self) -> list[nodes.Node]:
+        """A table of counts, then a list."""
+        return self.show(count_lines(read("claims.json")))
+
+
+class Records(_Markdown):
+    """```{records}```: every stored result that a page refers to."""
+
+    def run(self) -> list[nodes.Node]:
+        """A block a record."""
+        lines: list[str] = []
+        for file in sorted(RESULTS.glob("*.json")):
+            found = read(file.name)
+            for key, record in found["records"].items():
+                lines += [f"({anchor(f'{file.name}#{key}')})=", f"**`{file.name}#{key}`**", ""]
+                lines += _record_lines({**_common(found), **record}), ""
+        return self.show([line for part in lines for line in (part if isinstance(part, list) else [part])])
+
+
+def _common(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key not in ("records", "versions", "origin")}
+
+
+def _record_lines(record: dict[str, Any]) -> list[str]:
+    plain = {key: value for key, value in record.items() if key not in ("values", "claims")}
+    lines = [f"{safe(key)}: {_words(value)}  " for key, value in plain.items()]
+    rows = [(safe(what), safe(_number(value))) for what, value in record.get("values", {}).items()]
+    rows += [(safe(claim["claim"]), safe(_number(claim["value"]))) for claim in record.get("claims", [])]
+    if rows:
+        lines += ["", "| what | value |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
+    return lines
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{safe(k)} {safe(v)}" for k, v in value.items())
+    return safe(value)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_number, value))
+    return f"{value:.4g}" if isinstance(value, float) else "not a number" if value is None else str(value)
+
+
+def _verdict(word: str) -> str:
+    return f"[{word.replace('_', ' ')}]{{.verdict .{word}}}"
+
+
+def lab_lines(found: dict[str, Any], lab: str) -> list[str]:
+    """Markdown of a lab's claims."""
+    lines: list[str] = []
+    for name, record in found["records"].items():
+        if not name.startswith(f"{lab}/"):
+            continue
+        lines += [f"**`{name}`** {safe(record['title'])}", ""]
+        if "claims" not in record:
+            lines += [f"Not run: {safe(record['skipped'])}.", ""]
+            continue
+        lines += [
+            f"Size `{record['size']}`, seed {record['seed']}, {record['wall_time_s']:.0f} s, {record['date']}.",
+            "",
+        ]
+        lines += ["| verdict | claim | where | value | asked | spread | seeds |", "|---|---|---|---|---|---|---|"]
+        for claim in record["claims"]:
+            reason = f" *{safe(claim['reason'])}*" if claim["reason"] else ""
+            relation = {"<=": "≤", ">=": "≥"}[claim["relation"]]
+            asked = f"{relation} {_number(float(claim['threshold']))}"
+            numbers = (_number(claim["value"]), asked, _number(claim["spread"]), claim["seeds"])
+            words = (_verdict(claim["verdict"]), safe(claim["claim"]) + reason, safe(claim["where"]))
+            lines.append("| " + " | ".join(map(str, (*words, *numbers))) + " |")
+        lines.append("")
+    return lines
+
+
+def count_lines(found: dict[str, Any]) -> list[str]:
+    """Markdown of the counts of all labs, and of the claims that fail."""
+    records = {name: record for name, record in found["records"].items() if name != "all"}
+    labs = dict.fromkeys(name.partition("/")[0] for name in records)
+    lines = ["| lab | experiments | not run | hold | fail | do not apply |", "|---|---|---|---|---|---|"]
+    fails: list[str] = []
+    for lab in labs:
+        rows = {name: record for name, record in records.items() if name.startswith(f"{lab}/")}
+        claims = [(name, claim) for name, record in rows.items() for claim in record.get("claims", [])]
+        counts = [sum(claim["verdict"] == word for _, claim in claims) for word in ("holds", "fails", "not_applicable")]
+        missing = sum("claims" not in record for record in rows.values())
+        lines.append(f"| [{lab}](#{lab}) | {len(rows)} | {missing} | " + " | ".join(map(str, counts)) + " |")
+        fails += [
+            f"- `{name}`: {safe(claim['claim'])}. {safe(claim['reason'])}."
+            for name, claim in claims if claim["verdict"] == "fails"
+        ]  # fmt: skip
+    return [*lines, "", "Those that fail:", "", *fails, ""]
+
+
+def _links(app: Any, docname: str, source: list[str]) -> None:
+    source[0] = LINK.sub(r"{record}`\1 <\2>`", source[0])
+    if docname == "claims":  # a section for each lab, also for one that comes tomorrow
+        labs = dict.fromkeys(name.partition("/")[0] for name in read("claims.json")["records"] if "/" in name)
+        source[0] += "".join(f"\n## {lab}\n\n```{{claims}} {lab}\n```\n" for lab in labs)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Offer the role and the directives."""
+    app.connect("source-read", _links)
+    app.add_role("record", Record())
+    for name, directive in (("claims", Claims), ("all-claims", AllClaims), ("records", Records)):
+        app.add_directive(name, directive)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,127 @@
+"""Every block of Python on a page runs.
+
+A page may take things for granted that its reader has, such as a model: it says so in a comment before the block,
+`<!-- given: model, base/ -->`, and here they are made, small. A comment `<!-- slow -->` leaves a block to
+`make test-slow`.
+"""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+from doc_pages import Block, blocks, pages
+
+BLOCKS = [block for page in pages() for block in blocks(page) if block.language == "python"]
+CASES = [pytest.param(block, id=str(block), marks=[pytest.mark.slow] * block.slow) for block in BLOCKS]
+
+
+def _model() -> Any:
+    import small_models
+    import torch
+
+    torch.manual_seed(0)
+    return small_models.gpt2().train()
+
+
+def _batches(model: Any, count: int = 60) -> list[Any]:
+    import small_models
+    import torch
+
+    words = torch.randint(0, small_models.WORDS, (count, 4, 8), generator=torch.Generator().manual_seed(0))
+    return [{"input_ids": batch, "labels": batch} for batch in words]
+
+
+def _optimizer(model: Any) -> Any:
+    import torch
+
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def _arguments(model: Any) -> Any:
+    import transformers
+
+    return transformers.TrainingArguments("out", max_steps=60, report_to=[], use_cpu=True, disable_tqdm=True)
+
+
+def _sentences(model: Any) -> Any:
+    return [{key: words[0] for key, words in batch.items()} for batch in _batches(model)]
+
+
+def _loader(model: Any) -> Any:
+    import torch
+
+    return torch.utils.data.DataLoader(_sentences(model), batch_size=4)
+
+
+def _module(model: Any) -> Any:
+    import lightning
+    import torch
+
+    class Task(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def training_step(self, batch: Any) -> Any:
+            return self.model(**batch).loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+    return Task()
+
+
+def _folder(name: str, shift: float) -> Callable[[Any], None]:
+    def make(model: Any) -> None:
+        import small_models
+
+        small_models.nudge(model, shift).save_pretrained(name)
+
+    return make
+
+
+def _series(model: Any) -> None:
+    for step in (500, 1000):
+        _folder(f"output/checkpoint-{step}", step / 1e4)(model)
+
+
+GIVEN: dict[str, Callable[[Any], Any]] = {
+    "model": lambda model: model,
+    "reference": copy.deepcopy,
+    "batches": _batches,
+    "optimizer": _optimizer,
+    "arguments": _arguments,
+    "sentences": _sentences,
+    "module": _module,
+    "loader": _loader,
+    "base/": _folder("base", 0.0),
+    "tuned/": _folder("tuned", 0.1),
+    "output/": _series,
+}
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("block", CASES)
+def test_block_runs(block: Block, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("saddles.probe.adapters._registry", list(_registry()))
+    mpl.use("agg")
+    model = _model() if block.given else None
+    scope: dict[str, Any] = {"__name__": "page"}
+    scope |= {given: GIVEN[given](model) for given in block.given}
+    exec(compile(block.code, str(block), "exec"), scope)
+    plt.close("all")
+
+
+def _registry() -> Any:
+    from saddles.probe import adapters
+
+    return adapters._registry
+
+
+def test_there_are_blocks() -> None:
+    assert {block.page.name for block in BLOCKS} >= {"README.md", "linear.md", "probe.md", "lora.md"}

@@ -1,0 +1,37 @@
+"""Each deviation names evidence that exists; the one that no lab tests is shown here."""
+
+import re
+
+import numpy as np
+import pytest
+from doc_pages import ROOT
+
+import saddles
+from saddles.core.experiment import registry
+from saddles.linear import Denoising, GradientDescent, TwoLayer
+
+PAGE = (ROOT / "docs" / "deviations.md").read_text("utf-8")
+ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and "| evidence |" not in line]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:50])
+def test_evidence_exists(row):
+    _, _, evidence = (cell for cell in re.split(r"(?<!\\)\|", row) if cell.strip())
+    names = re.findall(r"`([^`]+)`", evidence)
+    assert names, "no evidence"
+    for name in names:
+        file, _, test = name.partition("::")
+        if test:
+            assert f"def {test}(" in (ROOT / file).read_text("utf-8"), name
+        else:
+            assert name in registry(), name
+
+
+@pytest.mark.parametrize(("c", "ending"), [(2.0, "diverged"), (5.0, "finished")])
+def test_the_smallest_constant_of_the_learning_rate_diverges_below_the_boundary(c, ending):
+    """Just below σ²w = d the rate is d²/(c‖A*‖), so the lazy multiplier is 1 − 4d/(c‖A*‖), and ‖A*‖ is below d."""
+    task = Denoising(dim=40, rank=5)
+    norm = float(np.linalg.norm(task.target, 2))
+    model = TwoLayer(width=10**6, variance=0.98 * task.dim / 10**6)
+    run = saddles.simulate(model, task, GradientDescent(rate=task.dim**2 / (c * norm), steps=400))
+    assert ending in run.attrs["status"]

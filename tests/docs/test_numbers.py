@@ -1,0 +1,89 @@
+"""Measured numbers on the pages come from stored results, by reference."""
+
+import json
+import re
+
+import pytest
+import xarray as xr
+from doc_pages import ROOT, name, pages
+from measured import RESULTS, Passage, agrees, passages, record, stored
+
+import saddles
+
+PAGES = [page for page in pages() if passages(page)]
+FILES = {file.name: json.loads(file.read_text("utf-8"))["records"] for file in sorted(RESULTS.glob("*.json"))}
+PLACES = [f"{file}#{key}" for file, records in FILES.items() for key in records]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_measured_number_is_stored(page):
+    for passage in passages(page):
+        numbers = () if passage.settings else passage.numbers()
+        if not numbers:
+            continue
+        where = f"{name(page)}:{passage.line} ({passage.text[:60]}…)"
+        assert passage.records, f"{where}: {numbers} refer to no stored result, nor are they marked as settings"
+        known = tuple(number for place in passage.records for number in stored(place))
+        unknown = [word for word in numbers if not agrees(word, known)]
+        assert not unknown, f"{where}: {unknown} are not in {passage.records}"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_records_say_where_they_come_from(place):
+    found = record(place)
+    if place.startswith("claims.json"):
+        assert {"claims", "skipped", "experiments"} & set(found)
+        return
+    assert {"command", "machine", "date", "values"} <= set(found)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
+    assert found["values"]
+
+
+def test_every_record_is_referred_to():
+    text = "".join(page.read_text("utf-8") for page in pages())
+    unused = [place for place in PLACES if not place.startswith("claims.json") and f"results/{place})" not in text]
+    assert not unused
+
+
+def test_a_number_typed_by_hand_is_found():
+    line = "It took 12.3 s, 4.5 times less than before (41 of 45 runs), at 1.2e-3 and 98 %; "
+    line += "Figure 2, c = 0.5, (4.3) and 30 runs."
+    assert Passage(1, line, (), False).numbers() == ["12.3", "4.5", "41", "45", "1.2e-3", "98"]
+
+
+@pytest.mark.parametrize(
+    ("word", "numbers", "right"),
+    [("2.1", (2.14,), True), ("2.1", (2.16,), False), ("21", (0.2104,), True), ("3e-11", (2.9e-11,), True),
+     ("1,193", (1193.0,), True), ("0.88", (-0.8812,), True), ("3e-11", (4e-11,), False)],
+)  # fmt: skip
+def test_numbers_agree_to_the_digits_shown(word, numbers, right):
+    assert agrees(word, numbers) is right
+
+
+def test_the_table_of_ranks_is_that_of_the_stored_run():
+    """Numbers on the page of lab transformers, read off the stored trajectory again."""
+    run = saddles.load(RESULTS / "transformers-vit-cifar10-adam.zarr").squeeze()
+    ranks = run["stable_rank"].mean("head")
+    table = next(p for p in passages(ROOT / "docs" / "transformers.md") if p.text.startswith("layer\ninitial KQ, VO"))
+    cells = table.text.split("\n")
+    width = cells.index("1")
+    rows = [cells[at : at + width] for at in range(width, len(cells), width)]
+    assert [row[0] for row in rows] == [str(layer) for layer in range(1, 7)]
+    for at, row in enumerate(rows):
+        for column, product in ((2, "KQ"), (4, "VO")):
+            shown = [float(word) for word in row[column].split(",")]
+            assert shown == pytest.approx(_at_epochs(ranks.isel(layer=at).sel(product=product)), rel=5e-3)
+
+
+def _at_epochs(ranks: xr.DataArray) -> list[float]:
+    epochs = ranks["epoch"].values
+    return [float(ranks[abs(epochs - epoch).argmin()]) for epoch in (1, 5, 126, 500)]
+
+
+def test_the_claims_that_are_shown_are_those_of_the_registry():
+    from saddles.core.experiment import registry
+
+    stored_rows = set(json.loads((RESULTS / "claims.json").read_text("utf-8"))["records"]) - {"all"}
+    assert stored_rows == set(registry()), (
+        "run `saddles reproduce`, then `python docs/collect.py runs docs/results/claims.json`"
+    )

@@ -1,0 +1,79 @@
+"""A small experiment for sweeps: it can be slow, fail, kill its process, and differ in shape from cell to cell.
+
+Each cell that is begun adds a line to the file that GRID_LOG names.
+"""
+
+import os
+import signal
+import time
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from saddles.core.claim import check
+from saddles.core.experiment import Experiment, Size
+from saddles.core.trajectory import make_trajectory
+
+ROW = Experiment(
+    "toy/grid",
+    "A decay on a grid",
+    "nobody",
+    "grid_experiment",
+    {
+        "tiny": Size(
+            1,
+            {"rate": 1.0, "points": 4, "wait": 0.0, "trouble": "none", "levels": [1.0, 2.0], "clock": "same"},
+        )
+    },
+    default="tiny",
+)
+
+
+def run(settings, context):
+    log = os.environ.get("GRID_LOG")
+    if log:
+        with open(log, "a") as lines:
+            lines.write(f"{os.getpid()} {settings['rate']} {context.seed}\n")
+    time.sleep(settings["wait"])
+    if settings["trouble"] == "error" or (settings["trouble"] == "once" and not os.environ.get("GRID_FIXED")):
+        raise RuntimeError("it broke here")
+    if settings["trouble"] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    times = np.arange(settings["points"], dtype=float)
+    if settings["clock"] == "own":
+        times = times * settings["rate"]
+    draw = np.random.default_rng(context.seeds(2)).normal(size=(len(times), 2))
+    made = make_trajectory(
+        {
+            "value": (("time", "seed"), np.exp(-settings["rate"] * times)[:, None] * draw),
+            "steps": ((), settings["points"]),
+            "rate": (("seed",), np.full(2, settings["rate"])),
+            "late": (("time",), times > 1),
+        },
+        times,
+        unit="s",
+        coords={"seed": context.seeds(2), "family": "decay", "kind": ("seed", ["a", "b"])},
+    )
+    return made
+
+
+def claims(trajectory, size):
+    words = {"paper": "nobody", "where": "here", "size": size, "sizes": ("tiny",)}
+    rate = float(trajectory["rate"][0])
+    return [
+        check("The rate is small", values=rate, relation="<=", threshold=1.5, **words),
+        check("Never asked", values=rate, relation="<=", threshold=0.0, **words, not_applicable="for the test"),
+    ]
+
+
+def figure(trajectory):
+    return Figure()
+
+
+def who_and_when(task):
+    """In place of a cell on a Dask worker: its name, and from when to when."""
+    from distributed import get_worker
+
+    began = time.monotonic()
+    time.sleep(0.1)
+    return [str(get_worker().name), began, time.monotonic()]

@@ -1,0 +1,75 @@
+"""A number over one or two axes of a grid."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+from saddles.figures import sweep as figures
+
+over_grid: Any = figures.over_grid
+claims_over_grid: Any = figures.claims_over_grid
+
+
+def values(**axes):
+    shape = tuple(len(labels) for labels in axes.values())
+    return xr.DataArray(np.arange(np.prod(shape), dtype=float).reshape(shape) + 1, coords=axes, dims=list(axes))
+
+
+def test_a_map_has_a_cell_where_its_labels_are():
+    drawing = over_grid(values(rate=[1.0, 2.0, 3.0], width=[10, 100, 1000], seed=[0, 1]), title="T", label="L")
+    axis, colours = drawing.axes
+    assert (axis.get_xlabel(), axis.get_ylabel(), colours.get_ylabel()) == ("width", "rate", "L")
+    assert axis.get_xscale() == "log"
+    assert axis.get_yscale() == "linear"
+    mesh = axis.collections[0]
+    np.testing.assert_allclose(mesh.get_array(), [[1.5, 3.5, 5.5], [7.5, 9.5, 11.5], [13.5, 15.5, 17.5]])
+    edges = mesh.get_coordinates()
+    np.testing.assert_allclose(edges[0, :, 0], 10 ** np.array([0.5, 1.5, 2.5, 3.5]))
+    np.testing.assert_allclose(edges[:, 0, 1], [0.5, 1.5, 2.5, 3.5])
+
+
+def test_axes_can_be_chosen_and_missing_cells_are_grey():
+    whole = values(rate=[1.0, 2.0], width=[1, 2], seed=[0, 1])
+    whole[0, 1] = np.nan
+    drawing = over_grid(whole, "rate", "width")
+    mesh = drawing.axes[0].collections[0]
+    assert drawing.axes[0].get_xlabel() == "rate"
+    assert np.ma.getmaskarray(mesh.get_array()).tolist() == [[False, False], [True, False]]
+    with pytest.raises(SaddlesError, match="there are rate, width, seed"):
+        over_grid(whole, "rte")
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], [True, False], [0.5, 0.25]])
+def test_a_line_over_one_axis_with_its_spread(labels):
+    drawing = over_grid(values(name=labels, seed=[0, 1, 2]), label="number")
+    axis = drawing.axes[0]
+    assert axis.get_xlabel() == "name"
+    assert axis.lines[0].get_ydata().tolist() == [2, 5]
+    assert {text.get_text() for text in axis.get_legend().get_texts()} == {"median", "lowest to highest"}
+    if isinstance(labels[0], str):
+        assert [tick.get_text() for tick in axis.get_xticklabels()] == labels
+
+
+def test_every_claim_has_a_panel_and_failures_are_marked():
+    value = values(rate=[1.0, 2.0], width=[1, 2], claim=["One", "Two"])
+    sweep = xr.Dataset({"claim_value": value, "claim_threshold": value * 0 + 3, "claim_holds": (value <= 3) * 1.0,
+                        "cell_done": value.isel(claim=0, drop=True) * 0 + 1})  # fmt: skip
+    drawing = claims_over_grid(sweep)
+    panels = [axis for axis in drawing.axes if axis.get_title(loc="left")]
+    assert [axis.get_title(loc="left") for axis in panels] == ["One", "Two"]
+    crosses = panels[0].lines[-1]
+    assert sorted(zip(crosses.get_xdata(), crosses.get_ydata(), strict=True)) == [(1, 2), (2, 2)]
+
+
+def test_one_value_is_drawn_too():
+    over_grid(values(rate=[1.0], width=[1.0])).savefig("one.png")
+    over_grid(values(seed=[0, 1])).savefig("seeds.png")
+
+
+def test_numbers_that_are_not_there_draw_without_a_word():
+    empty = values(rate=[1.0, 2.0], width=[1, 2], seed=[0, 1]) * np.nan
+    over_grid(empty).savefig("nothing.png")
+    over_grid(empty.isel(width=0, drop=True)).savefig("nothing-line.png")

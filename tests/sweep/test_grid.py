@@ -1,0 +1,95 @@
+"""Grids and the words that make them."""
+
+import grid_experiment
+import numpy as np
+import pytest
+
+from saddles.core.errors import SaddlesError
+from saddles.sweep.grid import Grid, checked_grid, read_grid, spaced
+
+ROW = grid_experiment.ROW
+
+
+def read(*words, **options):
+    return read_grid(ROW, "tiny", words, **options)
+
+
+def test_three_ways_to_write_values():
+    grid = read("rate=0:1:5", "points=log:1:100:3", "trouble=none,error", "levels=1,2;3")
+    assert grid.values["rate"] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert grid.values["points"] == [1, 10, 100]
+    assert all(isinstance(value, int) for value in grid.values["points"])
+    assert grid.values["trouble"] == ["none", "error"]
+    assert grid.values["levels"] == [[1.0, 2.0], [3.0]]
+    assert grid.axes == {"rate": 5, "points": 3, "trouble": 2, "levels": 2}
+    assert list(grid.coordinates["levels"][1]) == ["1.0,2.0", "3.0"]
+
+
+def test_a_list_without_semicolon_gives_one_element_lists():
+    assert read("levels=1,2").values["levels"] == [[1.0], [2.0]]
+
+
+def test_spaced_numbers_are_those_that_are_written():
+    assert spaced(0, 1, 11)[3] == 0.3
+    assert spaced(1e-3, 1, 4, log=True) == [0.001, 0.01, 0.1, 1.0]
+
+
+def test_cells_are_the_product_in_row_major_order():
+    cells = read("rate=1,2", "points=3,4,5", seeds="2").cells()
+    assert [cell.number for cell in cells] == list(range(12))
+    assert cells[0].changes == {"rate": 1.0, "points": 3}
+    assert cells[0].seed == 0
+    assert (cells[1].seed, cells[1].place) == (1, (0, 0, 1))
+    assert (cells[-1].changes, cells[-1].place) == ({"rate": 2.0, "points": 5}, (1, 2, 1))
+    shape = (2, 3, 2)
+    assert all(np.ravel_multi_index(cell.place, shape) == cell.number for cell in cells)
+
+
+def test_side_by_side():
+    grid = read("rate=1,2", "points=3,4", zipped=True, seeds="7,9")
+    assert grid.axes == {"point": 2, "seed": 2}
+    assert [(c.changes["rate"], c.changes["points"], c.seed) for c in grid.cells()] == [
+        (1.0, 3, 7), (1.0, 3, 9), (2.0, 4, 7), (2.0, 4, 9),
+    ]  # fmt: skip
+
+
+def test_seeds_alone_are_a_grid():
+    assert [cell.seed for cell in read(seeds="3").cells()] == [0, 1, 2]
+    assert checked_grid(ROW, "tiny", {}, False, [5]).axes == {"seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "told"),
+    [
+        (["rte=1,2"], {}, "did you mean 'rate'"),
+        ([], {}, "an empty grid came"),
+        (["rate="], {}, "no value came for rate"),
+        (["rate=0:1:0"], {}, "no value came for rate"),
+        (["rate"], {}, "key=values is needed"),
+        (["rate=0:1"], {}, "from:to:count"),
+        (["rate=0:1:2:3"], {}, "from:to:count"),
+        (["rate=0:inf:2"], {}, "from:to:count"),
+        (["rate=log:0:1:3"], {}, "both ends must be positive"),
+        (["rate=1,1.0"], {}, "a value twice"),
+        (["rate=1", "rate=2"], {}, "came twice"),
+        (["points=1:2:3"], {}, "a value like 4"),
+        (["rate=1,2", "points=3"], {"zipped": True}, "as many of each"),
+        (["rate=1"], {"seeds": "many"}, "--seeds 5 or"),
+        (["rate=1"], {"seeds": "0"}, "at least one"),
+        (["rate=1"], {"seeds": "-1,2"}, "at least 0"),
+        (["rate=1"], {"seeds": "2,2"}, "a value twice"),
+    ],
+)
+def test_bad_grids_are_explained(words, options, told):
+    with pytest.raises(SaddlesError, match=told):
+        read(*words, **options)
+
+
+def test_a_value_that_is_not_a_list_is_explained():
+    with pytest.raises(SaddlesError, match="a list of values is needed"):
+        checked_grid(ROW, "tiny", {"rate": 3.0}, False, None)
+
+
+def test_a_grid_is_checked_however_it_is_made():
+    with pytest.raises(SaddlesError, match="an empty grid"):
+        Grid({})

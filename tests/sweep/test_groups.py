@@ -1,0 +1,57 @@
+"""Cells that share a compiled program keep their numbers, to the last bit."""
+
+import numpy as np
+import pytest
+
+from saddles.concepts.model import OneLayer
+from saddles.concepts.sgd import SGD, Batch, train, train_together
+from saddles.concepts.task import Identity
+from saddles.core.errors import SaddlesError
+from saddles.core.experiment import registry
+from saddles.sweep.cells import Job, Task, compute
+
+SHORT = {"samples": 64, "batch": 16, "epochs": 3, "seeds": 1}
+
+
+@pytest.mark.parametrize("name", [name for name, row in registry().items() if row.together])
+def test_an_experiment_that_says_so_can_compute_together(name):
+    row = registry()[name]
+    assert set(row.together) <= {"seed", *row.settings("tiny")}
+    assert callable(getattr(row.load(), "run_many", None))
+
+
+@pytest.mark.parametrize(
+    ("name", "dim"), [("concepts/figure-2a", 16), ("concepts/figure-12", 12), ("concepts/figure-2b", 4)]
+)
+def test_together_gives_the_bytes_of_each_alone(name, dim):
+    """Rates and seeds differ; a network of width 4 goes side by side and is not put together."""
+    row = registry()[name]
+    cells = [(rate, seed) for rate in (0.05, 0.02) for seed in (0, 3)]
+    jobs = [
+        Job(k, row.settings("tiny", SHORT | {"dim": dim, "rate": rate}), seed) for k, (rate, seed) in enumerate(cells)
+    ]
+    together = compute(Task(row, "tiny", tuple(jobs)))
+    alone = [compute(Task(row, "tiny", (job,))) for job in jobs]
+    assert isinstance(together, list)
+    assert [one.error for one in together] == [""] * 4
+    assert [one.digest for one in together] == [made[0].digest for made in alone if isinstance(made, list)]
+    assert len({one.digest for one in together}) == 4
+
+
+def test_a_run_that_diverges_does_not_cut_the_others_short():
+    tasks = [Identity((1.0, 2.0), (0.5, 0.5), dim=12, samples=64, seed=0)]
+    batches = [Batch([OneLayer()], tasks, [0], SGD(rate, 16, 30, save_every=1)) for rate in (0.05, 300.0)]
+    fine, broken = train_together(batches)
+    assert fine.attrs["status"] == "finished"
+    assert broken.attrs["status"].startswith("stopped: diverged")
+    alone = train([OneLayer()], tasks, [0], batches[0].method)
+    assert fine["output"].values.tobytes() == alone["output"].values.tobytes()
+    assert np.isfinite(fine["loss"]).all()
+    assert broken.sizes["time"] < fine.sizes["time"]
+
+
+def test_other_methods_do_not_go_together():
+    task = Identity((1.0, 2.0), (0.5, 0.5), dim=12, samples=64, seed=0)
+    batches = [Batch([OneLayer()], [task], [0], SGD(0.1, size, 2)) for size in (8, 16)]
+    with pytest.raises(SaddlesError, match="only rates may differ"):
+        train_together(batches)

@@ -1,0 +1,267 @@
+"""Whole sweeps in one process: what is computed, recorded, resumed and refused."""
+
+import errno
+import importlib
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import grid_experiment
+import numpy as np
+import pytest
+
+import saddles
+from saddles import cli
+from saddles.core import experiment
+from saddles.core.errors import SaddlesError
+from saddles.core.experiment import Size
+from saddles.core.progress import Bar
+from saddles.core.run import run_experiment
+from saddles.sweep import drive
+from saddles.sweep.begin import read_sweep, sweep
+from saddles.sweep.store import Store
+
+ROW = grid_experiment.ROW
+GRID = {"rate": [1.0, 2.0], "points": [3, 4]}
+
+
+@pytest.fixture
+def log(monkeypatch, tmp_path):
+    """Lines of the cells that were begun."""
+    monkeypatch.setenv("GRID_LOG", str(tmp_path / "log"))
+    return lambda: (tmp_path / "log").read_text().splitlines() if (tmp_path / "log").exists() else []
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["saddles", "sweep", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        spoken = capsys.readouterr()
+        return int(left.value.code or 0), spoken.out, spoken.err
+
+    return call
+
+
+def test_the_package_is_the_function():
+    made = saddles.sweep("toy/grid", {"rate": np.array([1.0, 2.0])}, out="s", on="serial")
+    assert made.trajectory["rate"].values.tolist() == [1, 2]
+    importlib.import_module("saddles.sweep.grid")
+    assert saddles.sweep("toy/grid", {"rate": [1.0]}, out="t", on="serial").missing == 0
+
+
+def test_a_cell_is_what_run_computes():
+    made = sweep(ROW, GRID, seeds=[5], out="s", on="serial", changes={"clock": "own"})
+    assert (made.facts["status"], made.failed, made.missing) == ("finished", [], 0)
+    alone = run_experiment(ROW, seed=5, changes={"rate": 2.0, "points": 4, "clock": "own"}, out="alone")
+    here = made.trajectory.sel(rate=2.0, points=4, seed=5)
+    assert here["value"].values.tobytes() == alone.trajectory["value"].values.tobytes()
+    assert here["own_time"].values.tobytes() == alone.trajectory["time"].values.tobytes()
+    assert here["claim_value"].values[0] == alone.claims[0].value
+
+
+def test_the_same_sweep_is_shown_and_not_repeated(log):
+    first = sweep(ROW, GRID, on="serial")
+    assert first.folder.parent == Path("runs/toy/grid")
+    assert len(log()) == 4
+    assert sweep(ROW, GRID, on="serial").folder == first.folder
+    assert len(log()) == 4
+    assert sweep(ROW, GRID, seeds=1, on="serial").folder != first.folder
+
+
+def test_failed_cells_are_recorded_and_retried_on_request(log, monkeypatch):
+    made = sweep(ROW, {"trouble": ["none", "once"]}, seeds=2, out="s", on="serial")
+    assert made.errors == [("RuntimeError: it broke here", 2)]
+    assert "grid_experiment.py" in made.failed[0]["trace"]
+    assert made.facts["failed"] == 2
+    assert made.trajectory["cell_done"].values.tolist() == [[1, 1], [0, 0]]
+    monkeypatch.setenv("GRID_FIXED", "yes")
+    assert len(sweep(resume="s", on="serial").failed) == 2, "nobody asked for them"
+    assert len(log()) == 4
+    again = sweep(resume="s", retry=True, on="serial")
+    assert (again.failed, len(log())) == ([], 6)
+    assert again.trajectory["cell_done"].values.tolist() == [[1, 1], [1, 1]]
+
+
+def test_progress_is_told_where_no_bar_is_shown(monkeypatch):
+    monkeypatch.setattr(drive, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(drive, "COMMIT_SECONDS", 0.0)
+    said = []
+    sweep(ROW, {"trouble": ["error", "none"]}, seeds=2, out="s", on="serial", say=said.append)
+    assert re.fullmatch(r"4 of 4 cells, 2 failed, [\d.e+]+/s, ends in 0 min", said[-1])
+
+
+def test_the_bar_tells_failures():
+    shown = Bar("cells", 4)
+    shown.advance()
+    shown.say("3 failed")
+    assert re.fullmatch(r"[\d.e+]+/s, 3 failed", shown._rate())
+
+
+def test_claims_that_cannot_be_judged_leave_the_numbers(monkeypatch):
+    monkeypatch.setattr(grid_experiment, "claims", lambda trajectory, size: 1 / 0)
+    made = sweep(ROW, {"rate": [1.0]}, out="s", on="serial")
+    assert made.failed == []
+    assert made.rows[0]["trajectory_status"].startswith("claims not judged: ZeroDivisionError")
+    assert made.trajectory["value"].notnull().all()
+
+
+def test_an_interrupted_sweep_goes_on(log, monkeypatch):
+    real, calls = grid_experiment.run, []
+
+    def run(settings, context):
+        calls.append(settings)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(settings, context)
+
+    monkeypatch.setattr(grid_experiment, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(ROW, GRID, out="s", on="serial")
+    assert read_sweep("s").missing == 2
+    assert read_sweep("s").facts["status"] == "stopped: interrupted"
+    done = sweep(resume="s", on="serial")
+    assert (len(calls), done.missing, done.facts["status"]) == (5, 0, "finished")
+    reference = sweep(ROW, GRID, out="t", on="serial")
+    assert [done.rows[k]["digest"] for k in range(4)] == [reference.rows[k]["digest"] for k in range(4)]
+
+
+def interrupted():
+    """A sweep of two cells of which the second is missing."""
+    sweep(ROW, {"rate": [1.0, 2.0]}, out="s", on="serial")
+    lines = Path("s/cells.jsonl").read_text().splitlines()
+    Path("s/cells.jsonl").write_text(lines[0] + "\n")
+
+
+def test_another_version_is_refused_unless_told(monkeypatch):
+    interrupted()
+    monkeypatch.setattr(saddles, "__version__", "99.0")
+    with pytest.raises(SaddlesError, match=r"begun with saddles 0.*this is saddles 99\.0.*--accept-changes"):
+        sweep(resume="s", on="serial")
+    made = sweep(resume="s", on="serial", accept_changes=True)
+    assert [made.rows[k]["version"] == "99.0" for k in (0, 1)] == [False, True]
+
+
+def test_other_settings_are_refused_unless_told(monkeypatch):
+    interrupted()
+    changed = replace(ROW, sizes={"tiny": Size(1, {**ROW.sizes["tiny"].settings, "points": 7})})
+    monkeypatch.setattr(experiment, "_own", {ROW.name: changed})
+    with pytest.raises(SaddlesError, match=r"points=4.*has 7 now"):
+        sweep(resume="s", on="serial")
+    made = sweep(resume="s", on="serial", accept_changes=True)
+    assert made.trajectory.sizes["time"] == 4, "the old settings are kept"
+
+
+def test_another_grid_for_the_same_folder_is_refused():
+    interrupted()
+    with pytest.raises(SaddlesError, match=r"grid .*3\.0.* came, but s was begun with"):
+        sweep(ROW, {"rate": [1.0, 3.0]}, resume="s", on="serial")
+    assert sweep(ROW, {"rate": [1.0, 2.0]}, resume="s", on="serial").missing == 0
+    with pytest.raises(SaddlesError, match="never overwrites"):
+        sweep(ROW, {"rate": [1.0, 2.0]}, out="s", on="serial")
+
+
+def test_an_experiment_without_its_data_is_not_begun(monkeypatch):
+    monkeypatch.setenv("SADDLES_DATA", "")
+    with pytest.raises(SaddlesError, match="no cifar10 was found"):
+        sweep(replace(ROW, needs=("cifar10",)), {"rate": [1.0]}, out="s", on="serial")
+    assert not Path("s").exists()
+
+
+def test_cells_of_one_program_go_together_and_keep_their_numbers(monkeypatch):
+    real, widths = grid_experiment.run, []
+
+    def run_many(settings, contexts):
+        widths.append(len(settings))
+        assert len({one["points"] for one in settings}) == 1
+        return [real(one, context) for one, context in zip(settings, contexts, strict=True)]
+
+    monkeypatch.setattr(grid_experiment, "run_many", run_many, raising=False)
+    grouped = sweep(replace(ROW, together=("rate", "seed")), GRID, seeds=3, out="s", on="serial")
+    alone = sweep(ROW, GRID, seeds=3, out="t", on="serial")
+    assert sorted(widths) == [6, 6]
+    assert [grouped.rows[k]["digest"] for k in range(12)] == [alone.rows[k]["digest"] for k in range(12)]
+
+
+def test_an_error_in_a_shared_program_is_put_to_its_cell(monkeypatch):
+    def run_many(settings, contexts):
+        raise RuntimeError("one of them")
+
+    monkeypatch.setattr(grid_experiment, "run_many", run_many, raising=False)
+    made = sweep(replace(ROW, together=("trouble",)), {"trouble": ["none", "error"]}, out="s", on="serial")
+    assert [row["cell"] for row in made.failed] == [1]
+    assert made.errors[0][0] == "RuntimeError: it broke here"
+
+
+def test_the_command_tells_and_exits(command):
+    code, out, _ = command("toy/grid", "--grid", "rate=1:2:3", "--seeds", "2", "--out", "s", "--on", "serial")
+    assert code == 0, "claims that fail are results"
+    assert "6 of 6 cells finished" in out
+    assert "holds in 4 of 6: The rate is small" in out
+    assert "does not apply: Never asked" in out
+    assert Path("s/figure.png").stat().st_size > 10_000
+    code, out, _ = command("toy/grid", "--grid", "trouble=none,error", "--out", "t", "--on", "serial")
+    assert code == 1
+    assert "1 failed" in out
+    assert "1 × RuntimeError: it broke here" in out
+    assert "--resume t --retry" in out
+    code, out, _ = command("--resume", "t", "--on", "serial")
+    assert code == 1
+    code, out, _ = command(
+        "toy/grid", "--grid", "rate=1,2", "--grid", "points=3,4", "--zip", "--out", "z", "--on", "serial"
+    )
+    assert (code, json.loads(Path("z/sweep.json").read_text())["cells"]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["toy/grid", "--grid", "rte=1"], "did you mean 'rate'"),
+        (["toy/grid"], "an empty grid"),
+        (["toy/grid", "--grid", "rate=1", "--set", "rate=2"], "as a setting and in the grid"),
+        (["toy/grid", "--grid", "rate=1", "--set", "rte=2"], "did you mean 'rate'"),
+        (["toy/grid", "--grid", "rate=1", "--on", "moon"], "tcp://HOST:8786"),
+        (["toy/grid", "--grid", "rate=1", "--workers", "0"], "at least one is needed"),
+        (["toy/grid", "--grid", "rate=1", "--size", "huge"], "toy/grid has tiny"),
+        (["toy/gird", "--grid", "rate=1"], "did you mean 'toy/grid'"),
+        ([], "neither LAB/NAME nor --resume"),
+        (["--resume", "nowhere"], r"holds no sweep.json"),
+        (["--resume", "nowhere", "--grid", "rate=1"], "give --resume alone"),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_code_2(command, words, told):
+    code, _, err = command(*words, "--out", "s") if "--resume" not in words else command(*words)
+    assert code == 2
+    assert told in err
+    assert err.count("\n") == 1
+    assert not Path("s").exists()
+
+
+def test_ctrl_c_prints_the_command_that_goes_on(command, monkeypatch):
+    def run(settings, context):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid_experiment, "run", run)
+    code, _, err = command("toy/grid", "--grid", "rate=1,2", "--out", "s", "--on", "serial")
+    assert code == 130
+    assert "saddles sweep --resume s --on serial" in err
+
+
+def test_a_disk_that_fills_up_gets_a_sentence_and_code_2(command, monkeypatch):
+    def full(self, outcomes):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    real = Store._row
+    monkeypatch.setattr(Store, "_row", lambda self, *some: full(self, some))
+    code, _, err = command("toy/grid", "--grid", "rate=1,2", "--out", "s", "--on", "serial")
+    assert code == 2
+    assert "No space left on device" in err
+    assert "saddles sweep --resume s" in err
+    monkeypatch.setattr(Store, "_row", real)
+    code, out, _ = command("--resume", "s", "--on", "serial")
+    assert (code, "2 of 2 cells finished" in out) == (0, True)
