@@ -11,7 +11,8 @@ import xarray as xr
 
 from saddles.core.errors import SaddlesError
 from saddles.diffusion import Plan, UNetShape, make_vdm, train
-from saddles.diffusion.training import _Loop
+from saddles.diffusion.graphs import Replay
+from saddles.diffusion.training import _Loop, _State
 
 
 def trouble(monkeypatch, step, happens):
@@ -168,3 +169,73 @@ def test_moments_are_even_in_their_root():
 def test_bad_plans_are_explained(change, words):
     with pytest.raises(SaddlesError, match=words):
         Plan(**change)
+
+
+def loop_of(parts):
+    """A loop with its optimiser, as `train` makes it."""
+    model, circles, look, plan = parts()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=plan.rate)
+    return _Loop(_State(model, optimiser, torch.zeros(3)), circles, look, plan, 0, "")
+
+
+def test_where_graphs_fail_training_goes_on_without(parts, monkeypatch):
+    class Broken:
+        def __init__(self, *words):
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    monkeypatch.setattr("saddles.diffusion.training.Replay", Broken)
+    loop = loop_of(parts)
+    with pytest.warns(UserWarning, match=r"without CUDA graphs, .*not permitted when stream is capturing\)"):
+        loop.capture()
+    loop._step()
+    assert loop.state.step == 1
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_capture_leaves_weights_and_optimiser_as_they_were(parts, monkeypatch, steps):
+    """The runs before a capture train the model; here they are made on the CPU, without a capture."""
+
+    def warmed(replay, work):
+        for _ in range(3):
+            replay.result = work(*replay.inputs)
+
+    monkeypatch.setattr(Replay, "_capture", warmed)
+    one, other = loop_of(parts), loop_of(parts)
+    for loop in (one, other):
+        for _ in range(steps):
+            loop._step()
+    one.capture()
+    assert isinstance(one.advance, Replay)
+    one.advance, one.denoiser = one._advance, one._denoise
+    for loop in (one, other):
+        loop._step()
+    for left, right in zip(one.state.model.parameters(), other.state.model.parameters(), strict=True):
+        assert torch.equal(left, right)
+    assert torch.equal(one.state.sums, other.state.sums)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_graphs_give_the_same_numbers(parts):
+    """Ten steps and some images with and without graphs, on a GPU."""
+    found = []
+    for graphs in (False, True):
+        model, circles, look, plan = parts()
+        model.to("cuda")
+        optimiser = torch.optim.AdamW(model.parameters(), lr=plan.rate, fused=True, capturable=True)
+        loop = _Loop(_State(model, optimiser, torch.zeros(3, device="cuda")), circles, look, plan, 0, "")
+        if graphs:
+            loop.capture()
+        for _ in range(10):
+            loop._step()
+        found.append((loop.state.sums.cpu(), look.generate(model, loop.denoiser).cpu()))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+
+
+def test_a_batch_is_a_function_of_its_step(parts):
+    one, other = loop_of(parts), loop_of(parts)
+    one._batch(0)
+    for left, right in zip(one._batch(3), other._batch(3), strict=True):
+        assert torch.equal(left, right)
+    for left, right in zip(one._batch(3), one._batch(4), strict=True):
+        assert not torch.equal(left, right)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 
 from saddles.core.errors import SaddlesError
 from saddles.core.progress import bar
@@ -271,8 +270,3 @@ def _labelled(state: _State, circles: Circles, plan: Plan, seed: int, status: st
         method=plan,
         seed=seed,
     )
-
-
-def path_of_the_unseen(run: xr.Dataset) -> xr.DataArray:
-    """The way of class 11, which is not trained on: `output` (time, …, coordinate)."""
-    return run["output"].sel(point="11", drop=True)

@@ -39,9 +39,12 @@ def memorisation(trajectory: xr.Dataset) -> Figure:
         left, right = above.subplots(1, 2, width_ratios=[1.15, 1])
         error = ((path - one["target"]) ** 2).mean("coordinate")
         mean = ((path.mean("seed") - one["target"]) ** 2).mean("coordinate")
-        left.plot(one["time"], error, color="#cccccc", linewidth=1)
-        left.plot([], [], color="#cccccc", label=f"seeds: {path.sizes['seed']}")
-        left.plot(one["time"], mean, color=COLOURS[0], label="of the mean over seeds", **MEASURED)
+        several = path.sizes["seed"] > 1
+        if several:
+            left.plot(one["time"], error, color="#cccccc", linewidth=1)
+            left.plot([], [], color="#cccccc", label=f"seeds: {path.sizes['seed']}")
+        label = "of the mean over seeds" if several else "one seed"
+        left.plot(one["time"], mean, color=COLOURS[0], label=label, **MEASURED)
         left.set(xlabel="step", ylabel="concept-space MSE, class 11", xscale="log", ylim=(0, None))
         left.set_title(f"Concept error, colour separation {float(one['separation']):g}")
         left.legend(loc="upper right")
