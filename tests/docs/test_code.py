@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
-from doc_pages import Block, blocks, pages
+from doc_pages import ROOT, Block, blocks, pages
 
 BLOCKS = [block for page in pages() for block in blocks(page) if block.language == "python"]
 CASES = [pytest.param(block, id=str(block), marks=[pytest.mark.slow] * block.slow) for block in BLOCKS]
@@ -89,6 +89,13 @@ def _series(model: Any) -> None:
         _folder(f"output/checkpoint-{step}", step / 1e4)(model)
 
 
+def _phase(model: Any) -> None:
+    import saddles
+
+    grid = {"gamma_w": [1.5, 2.0], "gamma_variance": [-2.0, -1.5]}
+    saddles.sweep("linear/figure-1", grid, size="tiny", out="phase", on="serial")
+
+
 GIVEN: dict[str, Callable[[Any], Any]] = {
     "model": lambda model: model,
     "reference": copy.deepcopy,
@@ -101,6 +108,8 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "base/": _folder("base", 0.0),
     "tuned/": _folder("tuned", 0.1),
     "output/": _series,
+    "phase/": _phase,
+    "docs/": lambda model: Path("docs").symlink_to(ROOT / "docs"),
 }
 
 
