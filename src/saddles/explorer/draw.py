@@ -82,12 +82,11 @@ def level(y: float, words: str = "") -> dict[str, Any]:
 def layout(across: str, up: str, **more: Any) -> dict[str, Any]:
     """Axes with their names; `x` and `y` in `more` are added to the axes."""
     axis = {"zeroline": False, "gridcolor": "rgba(128,128,128,0.18)", "linecolor": THEORY, "showline": True,
-            "ticks": "outside", "tickcolor": THEORY, "ticklen": 4, "automargin": True,
-            "exponentformat": "power"}  # fmt: skip
+            "ticks": "outside", "tickcolor": THEORY, "ticklen": 4, "exponentformat": "power"}  # fmt: skip
     title = {"font": {"size": 13}, "standoff": 8}
     return {
         "height": HEIGHT,
-        "margin": {"l": 56, "r": 14, "t": 8, "b": 44},
+        "margin": {"l": 62, "r": 14, "t": 8, "b": 48},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},

@@ -22,6 +22,8 @@ ACROSS = np.linspace(-3.0, 0.0, POINTS)
 UP = np.linspace(0.0, 3.0, POINTS)
 LIMIT = 1500
 """Most steps of a cell."""
+LARGEST = 60
+"""Dimension above which the map is that of this one."""
 NICE = 10
 KEPT = 8
 """Maps that a server remembers."""
@@ -136,7 +138,9 @@ def panel(made: Map, here: tuple[float, float]) -> Panel:
     )
     x, y = {"range": [-3.12, 0.12], "showgrid": False}, {"range": [-0.12, 3.12], "showgrid": False}
     layout = draw.layout("variance exponent γ_σ²", "width exponent γ_w", x=x, y=y)
-    return Panel("Phase diagram: click a cell to open its run", words, data, layout, wide=True)
+    left = made.trouble or ("" if made.done == POINTS else f"{made.done} of {POINTS} rows so far")
+    title = "Phase diagram: click a cell to open its run" + (f" ({left})" if left else "")
+    return Panel(title, words, data, layout, wide=True)
 
 
 def _borders() -> list[dict[str, Any]]:

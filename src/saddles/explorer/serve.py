@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,10 @@ from saddles.explorer.shelf import Shelf
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PORT = 8421
+SWITCH = 5e-4
+"""Seconds after which a computing thread lets the page's own have its turn."""
+PATIENCE = 0.5
+"""Seconds for which the settings of a map must rest before it is made anew."""
 WORKERS = 2
 """Computations that run side by side."""
 
@@ -59,6 +64,7 @@ def explore(
         say(f"warning: {host} is not loopback; everyone who reaches this machine can look at these folders")
     app.on_startup(lambda: say(f"explorer: http://{host}:{chosen}/ (Ctrl-C ends it)"))
     app.on_startup(lambda: threading.Thread(target=warm, args=(rooms,), daemon=True).start())
+    sys.setswitchinterval(SWITCH)
     ui.run(
         host=host, port=chosen, show=browser, reload=False, title="saddles explorer", favicon="🐎", dark=None,
         tailwind=False, show_welcome_message=False, binding_refresh_interval=None,
@@ -128,25 +134,24 @@ def _with_map(desk: Desk, maps: phases.Maps) -> None:
     with desk.board:
         plot = Plot("linear-map", 2)
         plot.box.style("order: 9").classes("spread")
-    drawn: list[Any] = [None]
+    state: dict[str, Any] = {"asked": None, "since": 0.0, "drawn": None, "here": None}
 
     def key() -> phases.Key:
-        return (min(desk.view.dim, 60), desk.view.rank, desk.view.noise, desk.view.seed)
+        return (min(desk.view.dim, phases.LARGEST), desk.view.rank, desk.view.noise, desk.view.seed)
 
     def look() -> None:
-        settled = time.monotonic() - moved[1] > 0.5 if moved[0] == key() else False
-        if moved[0] != key():
-            moved[0], moved[1] = key(), time.monotonic()
-        if not settled and drawn[0] is not None:
+        """Ask for the map once its settings rest; draw what is new of it, and move the mark of this run."""
+        if key() != state["asked"]:
+            state["asked"], state["since"] = key(), time.monotonic()
+        if state["drawn"] is not None and time.monotonic() - state["since"] < PATIENCE:
             return
-        made = maps.ask(key())
-        state = (made.key, made.done, made.trouble, desk.view.gamma_variance, desk.view.gamma_w)
-        if state != drawn[0]:
-            drawn[0] = state
-            panel = phases.panel(made, (desk.view.gamma_variance, desk.view.gamma_w))
-            left = "" if made.done == phases.POINTS else f" ({made.done} of {phases.POINTS} rows)"
-            plot.show(panel)
-            plot.title.text = panel.title + left
+        made, here = maps.ask(key()), (desk.view.gamma_variance, desk.view.gamma_w)
+        if (made.key, made.done, made.trouble) != state["drawn"]:
+            state["drawn"] = (made.key, made.done, made.trouble)
+            plot.show(phases.panel(made, here))
+        elif here != state["here"]:
+            plot.plot.run_plot_method("restyle", {"x": [[here[0]]], "y": [[here[1]]]}, [-1])
+        state["here"] = here
 
     async def click(event: Any) -> None:
         point = event.args["points"][0]
@@ -160,6 +165,5 @@ def _with_map(desk: Desk, maps: phases.Maps) -> None:
             steps = int(min(max(64, 64 * -(-2.2 * best // 64)), most))
         await desk.set(gamma_variance=across, gamma_w=up, steps=steps)
 
-    moved: list[Any] = [key(), 0.0]
     plot.plot.on("plotly_click", click)
     ui.timer(0.3, look)

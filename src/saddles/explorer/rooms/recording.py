@@ -173,7 +173,12 @@ def _matrices(view: Any, matrices: xr.Dataset, now: int) -> Panel:
     words = (
         f"{_name(view)} of the {len(names)} plain matrices that moved most; first {names[-1]} with {values[-1]:.3g}."
     )
-    layout = draw.layout(_name(view), "", height=90 + 22 * len(names), y={"tickfont": {"size": 10}, "showgrid": False})
+    layout = draw.layout(
+        _name(view),
+        "",
+        height=90 + 22 * len(names),
+        y={"tickfont": {"size": 10}, "showgrid": False, "automargin": True},
+    )
     return Panel("Matrices that moved most", words, data, layout, wide=True)
 
 
