@@ -25,14 +25,38 @@ def home(tmp_path):
     begin_recording(root / "live", [10, 20])
     grid = xr.Dataset({"best_test_error": (("rate", "width"), np.arange(6.0).reshape(2, 3))}, {"rate": [0.1, 0.2]})
     saddles.save(grid, root / "grid.zarr")
+    _sweep(root / "phase")
     small_run(tmp_path / "outside")
     (tmp_path / "secret.txt").write_text("secret")
     return root
 
 
+def _sweep(folder):
+    """What `saddles sweep` leaves: the grid as axes, marks for the cells that are whole."""
+    done = np.array([[1.0, 1.0, np.nan], [1.0, 0.0, 1.0]])
+    loss = np.random.default_rng(0).random((4, 2, 3))
+    axes = {"time": np.arange(4.0), "rate": [0.1, 0.2], "width": [5, 10, 20]}
+    data = xr.Dataset({"test_error": (("time", "rate", "width"), loss), "cell_done": (("rate", "width"), done)}, axes)
+    saddles.save(data, folder / "trajectory.zarr")
+    facts = {"experiment": "linear/figure-1", "size": "tiny", "cells": 6, "status": "running"}
+    (folder / "sweep.json").write_text(json.dumps(facts))
+
+
+def test_a_sweep_is_shown_over_its_grid(home):
+    shelf = Shelf([home])
+    words = {one.name: one.words for one in shelf.list()}["0/phase"]
+    assert words.startswith("linear/figure-1, tiny, sweep of 6 cells, running")
+    room = runs.room(shelf)
+    view = Runs(run="0/phase", variable="test_error", at="rate=1", instant=0.0)
+    found = room.compute(view, False)
+    grid = room.panels(view, found)[-1]
+    assert grid.title == "test error over width and rate"
+    assert [value is None for row in grid.data[0]["z"] for value in row] == [False, False, True, False, True, False]
+
+
 def test_what_is_found(home):
     found = {one.name: one.kind for one in Shelf([home]).list()}
-    assert found == {"0/lab/one": "run", "0/live": "recording at work", "0/grid.zarr": "trajectory"}
+    assert found == {"0/lab/one": "run", "0/live": "recording at work", "0/grid.zarr": "trajectory", "0/phase": "sweep"}
     assert list(Shelf([home]).open("0/live")) == ["heads"]
     assert Shelf([home / "lab" / "one"]).list()[0].name == "0"
 

@@ -66,7 +66,8 @@ def upright(x: float, words: str = "", shade: str = FAINT) -> dict[str, Any]:
         "line": {"color": shade, "width": 1.5, "dash": "dot"}, "layer": "below",
     }  # fmt: skip
     if words:
-        found["label"] = {"text": words, "textposition": "end", "textangle": 0, "font": {"size": 11}, "xanchor": "left"}
+        found["label"] = {"text": words, "textposition": "end", "textangle": 0, "font": {"size": 11}}
+        found["label"] |= {"xanchor": "left", "yanchor": "top", "padding": 5}
     return found
 
 

@@ -95,7 +95,7 @@ class Desk:
     def build(self) -> None:
         """Lay the page out; nothing is computed yet."""
         self.client = ui.context.client
-        with ui.element("main"):
+        with ui.element("div").classes("room"):
             ui.html(escape(self.room.title), tag="h1", sanitize=False)
             ui.html(escape(self.room.intro), tag="p", sanitize=False).classes("intro")
             with ui.element("div").classes("bench"):

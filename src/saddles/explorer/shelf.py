@@ -95,10 +95,8 @@ class Shelf:
     def stamp(self, name: str) -> tuple[int, ...]:
         """Something that changes whenever the run does."""
         place = self.place(name)
-        return tuple(
-            _stamp(path)
-            for path in (place, place / "rows", place / "trajectory.zarr", place / "trajectory.zarr/.zmetadata")
-        )
+        parts = ("", "rows", "trajectory.zarr", "trajectory.zarr/.zmetadata", "cells.jsonl")
+        return tuple(_stamp(place / part) for part in parts)
 
 
 def groups(data: Any) -> dict[str, xr.Dataset]:
@@ -131,7 +129,7 @@ def _kind(place: Path) -> str | None:
     if (place / "layout.json").is_file() and (place / "rows").is_dir():
         return "recording" if whole else "recording at work"
     if whole:
-        return "run"
+        return "sweep" if (place / "sweep.json").is_file() else "run"
     if place.is_file():
         return "trajectory" if place.suffix == ".nc" else None
     marks = (".zgroup", ".zmetadata", "zarr.json")
@@ -141,11 +139,12 @@ def _kind(place: Path) -> str | None:
 def _words(place: Path, root: Path, kind: str) -> str:
     path = place.relative_to(root).as_posix()
     head = f"{root.name}/{path}" if path != "." else root.name
-    record = place / "run.json"
+    record = place / ("sweep.json" if kind == "sweep" else "run.json")
     if record.is_file() and not record.is_symlink():
         try:
             facts = json.loads(record.read_text("utf-8"))
-            return f"{facts['experiment']}, {facts['size']}, seed {facts['seed']}, {facts['status']} · {head}"
+            part = f"sweep of {facts['cells']} cells" if kind == "sweep" else f"seed {facts['seed']}"
+            return f"{facts['experiment']}, {facts['size']}, {part}, {facts['status']} · {head}"
         except (OSError, ValueError, KeyError, TypeError):
             pass
     return f"{head} · {kind}"

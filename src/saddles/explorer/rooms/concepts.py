@@ -10,7 +10,7 @@ from saddles.explorer import draw
 from saddles.explorer.room import Panel, Room
 from saddles.explorer.view import choice, number, refuse
 
-ROWS = 241
+ROWS = 121
 """Saved instants, always: one compiled program for all views of a depth."""
 STEPS, SAMPLES, BATCH = 2400, 500, 50
 """Steps of SGD for networks of three layers and more, points a cluster, and points a step."""

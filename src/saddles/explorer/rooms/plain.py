@@ -72,6 +72,9 @@ def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
     """The variable over time and at one instant, the loss; or a map where there is no time to speak of."""
     data, name = chosen(view, parts)
     values = data[name]
+    grid = _grid(data, values)
+    if grid:
+        values = values.where(data["cell_done"] == 1)
     if values.sizes.get("time", 1) < 2:
         still = values.isel(time=0) if "time" in values.dims else values
         return [
@@ -83,10 +86,26 @@ def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
     shown = [_over_time(lines, name, clock, unit, now, _stages(data, name, lines))]
     if lines.ndim == 2:
         shown.append(_profile(lines.isel(time=now), name, f" at {unit} {clock[now]:.4g}"))
+    if grid:
+        shown.append(_over_grid(view, data, values, name, now))
     if name != "loss" and "loss" in data and "time" in data["loss"].dims:
         loss = _at_quietly(view, data["loss"])
         shown.append(_over_time(loss, "loss", clock, unit, now, None))
     return shown
+
+
+def _grid(data: xr.Dataset, values: xr.DataArray) -> list[str]:
+    """The axes of a sweep that a variable has; none for other trajectories."""
+    return [str(a) for a in data["cell_done"].dims if a in values.dims] if "cell_done" in data else []
+
+
+def _over_grid(view: Any, data: xr.Dataset, values: xr.DataArray, name: str, now: int) -> Panel:
+    """A sweep's variable over its first two axes, at one instant and at the positions asked for beyond them."""
+    axes = _grid(data, values)[:2]
+    here = values.isel(time=now) if "time" in values.dims else values
+    places = dict(pair.split("=") for pair in view.at.replace(",", " ").split())
+    here = here.isel({str(a): int(places.get(str(a), 0)) for a in here.dims if a not in axes})
+    return _map(here.transpose(*axes), name) if len(axes) == 2 else _profile(here, name)
 
 
 def _at_quietly(view: Any, values: xr.DataArray) -> xr.DataArray:
