@@ -54,7 +54,8 @@ def test_a_slider_moves_the_plot_and_the_link(tab, room, slider, plot, trace):
     for _ in range(3):
         page.keyboard.press("ArrowRight")
     page.wait_for_function(
-        "([p, t, before]) => document.querySelectorAll('.js-plotly-plot')[p].data[t].y.some((y, k) => y !== before[k])",
+        "([plot, trace, before]) => document.querySelectorAll('.js-plotly-plot')[plot]?.data?.[trace]"
+        "?.y.some((y, k) => y !== before[k])",
         arg=[place, trace, before],
     )
     page.wait_for_function("location.search.length > 1")

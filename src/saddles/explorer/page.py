@@ -11,7 +11,7 @@ from typing import Any
 from nicegui import ui
 
 from saddles.core.errors import SaddlesError
-from saddles.explorer import files
+from saddles.explorer import draw, files
 from saddles.explorer.controls import Field
 from saddles.explorer.latest import Latest
 from saddles.explorer.room import Panel, Room
@@ -19,6 +19,12 @@ from saddles.explorer.style import CSS, SCRIPT
 from saddles.explorer.view import Setting, computed, from_link, read, settings, to_link
 
 CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "doubleClick": "reset"}
+EMPTY = {
+    "height": draw.HEIGHT,
+    "xaxis": {"visible": False},
+    "yaxis": {"visible": False},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+}
 POLL = 1.0
 """Seconds between two looks at runs that are open."""
 PLAY = 0.08
@@ -56,7 +62,7 @@ class Plot:
                 )
                 with button:
                     ui.html("SVG", tag="span", sanitize=False)
-            self.plot = ui.plotly({"data": [], "layout": {"height": 330}, "config": CONFIG}).props('role="img"')
+            self.plot = ui.plotly({"data": [], "layout": EMPTY, "config": CONFIG}).props('role="img"')
         name = f"saddles-{room}-{place + 1}"
         button.on(
             "click",

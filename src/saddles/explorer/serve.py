@@ -33,6 +33,8 @@ SWITCH = 5e-4
 """Seconds after which a computing thread lets the page's own have its turn."""
 PATIENCE = 0.5
 """Seconds for which the settings of a map must rest before it is made anew."""
+PATIENT = 60.0
+"""Seconds for which a page that lost its connection finds its state again."""
 WORKERS = 2
 """Computations that run side by side."""
 
@@ -67,7 +69,7 @@ def explore(
     sys.setswitchinterval(SWITCH)
     ui.run(
         host=host, port=chosen, show=browser, reload=False, title="saddles explorer", favicon="🐎", dark=None,
-        tailwind=False, show_welcome_message=False, binding_refresh_interval=None,
+        tailwind=False, reconnect_timeout=PATIENT, show_welcome_message=False, binding_refresh_interval=None,
     )  # fmt: skip
 
 
