@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from shown_runs import row_of
 
+import saddles
 from saddles.probe.journal import Journal
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -241,14 +242,20 @@ def test_it_binds_to_loopback_only(server):
                 assert local.startswith("0100007F")
 
 
-def test_a_port_in_use_and_a_missing_folder_are_one_sentence(server, tmp_path):
+def test_a_port_in_use_is_refused(server):
+    from saddles.explorer.serve import free_port
+
+    with pytest.raises(saddles.SaddlesError, match="cannot be used"):
+        free_port("127.0.0.1", int(server.rpartition(":")[2]))
+    with pytest.raises(saddles.SaddlesError, match="between 1 and 65535"):
+        free_port("127.0.0.1", 70_000)
+    assert free_port("127.0.0.1", None) > 0
+
+
+def test_a_missing_folder_is_one_sentence(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    for words, told in (
-        (["--port", server.rpartition(":")[2]], "cannot be used"),
-        ([str(tmp_path / "no")], "a folder that exists"),
-    ):
-        command = [sys.executable, "-m", "saddles", "explore", "--no-browser", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        assert done.returncode == 2
-        assert told in done.stderr
-        assert "Traceback" not in done.stderr
+    command = [sys.executable, "-m", "saddles", "explore", "--no-browser", str(tmp_path / "no")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "a folder that exists is needed" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -2,8 +2,10 @@
 
 import asyncio
 import dataclasses
+import importlib
 import io
 import math
+import sys
 import time
 import zipfile
 
@@ -220,3 +222,10 @@ def test_a_row_of_the_map_says_where_the_signal_is_found():
     assert made.done == 1
     assert "1.00" in panel.words
     assert phases.nearest(-1.4, 1.9) == (-1.5, 2.0)
+
+
+def test_without_nicegui_the_command_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nicegui", None)
+    monkeypatch.delitem(sys.modules, "saddles.explorer.serve", raising=False)
+    with pytest.raises(saddles.SaddlesError, match=r"saddles\[explorer\]"):
+        importlib.import_module("saddles.explorer.serve")
