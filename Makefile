@@ -14,7 +14,7 @@ reproduce: setup
 	$(BIN)/saddles reproduce || test $$? -eq 1
 
 test: setup lint types
-	$(BIN)/python -m pytest -n $(CORES)
+	$(BIN)/python -m pytest -n $(CORES) --dist loadgroup
 
 setup: $(STAMP)
 

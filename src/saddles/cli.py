@@ -343,6 +343,24 @@ def export(
 
 
 @app.command()
+def explore(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="folders whose runs are shown; nothing else is read")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="port to listen at; default: 8421, or the next free one")] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
+    host: Annotated[
+        str, typer.Option(help="address to bind; others than loopback show the page to others")
+    ] = "127.0.0.1",
+) -> None:
+    """Open the explorer: a web page on this machine that shows learning happen."""
+    from saddles.explorer.serve import explore as work
+
+    say = lambda text: out.print(text, highlight=False, soft_wrap=True)  # noqa: E731
+    work(folders or [], port=port, host=host, browser=browser, say=say)
+
+
+@app.command()
 def doctor(data: DataOption = None) -> None:
     """Show versions, devices and the data sets that were found."""
     from saddles.core.data import find_data, use_data

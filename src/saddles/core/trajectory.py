@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from saddles.core.codecs import check_codecs
 from saddles.core.errors import SaddlesError
 from saddles.core.provenance import describe, versions
 
@@ -120,8 +121,11 @@ def load(path: str | os.PathLike[str]) -> Any:
         if source.is_file():
             found = xr.DataTree(xr.load_dataset(source, engine="h5netcdf"))
         else:
+            check_codecs(source)
             with xr.open_datatree(source, engine="zarr", chunks=None) as tree:
                 found = _whole_cells(tree) if "cell_done" in tree else tree.load()
+    except SaddlesError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise SaddlesError.about(
             f"{path} could not be read ({error})", "a stored trajectory is needed", "was it made by `saddles run`?"

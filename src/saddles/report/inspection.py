@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from saddles.core.provenance import machine
 from saddles.figures import probe as figures
 from saddles.measures.growth import rank_growth
-from saddles.report.page import fact_list, html_page, picture, text
+from saddles.report.page import fact_list, html_page, picture, scrolled, text
 
 FIGURES: dict[str, tuple[Callable[[xr.DataTree], Figure], str, str]] = {
     "stable_rank": (
@@ -51,7 +51,11 @@ def write_inspection(tree: xr.DataTree, folder: Path) -> Path:
     for name, (draw, title, words) in FIGURES.items():
         if name == "matrices" and not tree["modules"].data_vars:
             continue
-        parts += [f"<h2>{text(title)}</h2>", f"<p>{text(words)}</p>", _draw(draw(tree), folder / name, title)]
+        parts += [
+            f"<h2>{text(title)}</h2>",
+            f"<p>{text(words)}</p>",
+            _draw(draw(tree), folder / name, f"{title}. {words}"),
+        ]
     if tree["modules"].data_vars:
         parts += ["<h2>Matrices, last step</h2>", _modules(tree)]
     parts += ["<h2>Skipped</h2>", _skipped(tree), "<h2>Provenance</h2>", fact_list(_facts(tree))]
@@ -146,10 +150,10 @@ def _modules(tree: xr.DataTree, count: int = 60) -> str:
 def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: int) -> str:
     """A table whose last `numbers` columns are numbers."""
     marks = [""] * (len(names) - numbers) + [' class="number"'] * numbers
-    head = "".join(f"<th{m}>{text(name)}</th>" for m, name in zip(marks, names, strict=True))
+    head = "".join(f'<th scope="col"{m}>{text(name)}</th>' for m, name in zip(marks, names, strict=True))
     lines = ["".join(f"<td{m}>{text(cell)}</td>" for m, cell in zip(marks, row, strict=True)) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return scrolled(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", names[0])
 
 
 def _skipped(tree: xr.DataTree) -> str:

@@ -8,29 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from saddles.core.claim import Claim
+from saddles.report.look import BASE, DARK, LIGHT, variables
 
-_STYLE = """
-:root { --ink: #1d1d1f; --soft: #5f6368; --paper: #ffffff; --line: #dddddd; --card: #f7f7f8;
-  --holds: #00694f; --fails: #b3340a; --na: #6b5900; }
-@media (prefers-color-scheme: dark) { :root { --ink: #ececec; --soft: #a8abb0; --paper: #161618; --line: #3a3a3d;
-  --card: #202023; --holds: #3fc79a; --fails: #ff8a5c; --na: #e0c34a; } }
+_STYLE = (
+    f"""
+:root {{ {variables(LIGHT)} }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ {variables(DARK)} color-scheme: dark; }} }}
+{BASE}"""
+    + """
 * { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-  max-width: 70rem; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .2rem; }
-p { margin: .3rem 0; } .soft { color: var(--soft); } a { color: inherit; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .92rem; margin: .6rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .6rem .35rem 0; border-bottom: 1px solid var(--line); }
-td.number, th.number { font-variant-numeric: tabular-nums; white-space: nowrap; text-align: right; }
+body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 4rem; }
+h2 { margin: 2.5rem 0 .2rem; } a { color: inherit; }
 .holds { color: var(--holds); font-weight: 600; } .fails { color: var(--fails); font-weight: 600; }
 .not_applicable { color: var(--na); font-weight: 600; } td.verdict, td:first-child { white-space: nowrap; }
 figure { margin: .8rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
 img { max-width: 100%; height: auto; display: block; margin: auto; }
-code { font-size: .88rem; } details { margin: .4rem 0; } summary { cursor: pointer; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; font-size: .9rem; margin: .4rem 0; }
-dd { margin: 0; overflow-wrap: anywhere; } dt { color: var(--soft); }
-@media print { body { max-width: none; } h2 { break-before: page; } details > * { display: block; } }
+@media (max-width: 45rem) {
+  table.claims thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; }
+  table.claims tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  table.claims td { display: block; border: 0; padding: .05rem 0; text-align: left; white-space: normal; }
+  table.claims td[data-name]::before { content: attr(data-name) ": "; color: var(--soft); }
+  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .3rem; }
+}
+@media print {
+  body { max-width: none; padding: 0; font-size: 11pt; } figure, tr, dl { break-inside: avoid; }
+  h2 { break-after: avoid; } .wide { overflow: visible; } a { text-decoration: none; }
+}
 """
+)
 
 _SIGNS = {"<=": "≤", ">=": "≥"}
 _MARKS = {"holds": "✓ holds", "fails": "✗ fails", "not_applicable": "– not applicable"}
@@ -99,16 +104,30 @@ def _overview(sections: Sequence[Section]) -> str:
         for claim in section.claims:
             reason = f'<br><span class="soft">{text(claim.reason)}</span>' if claim.reason else ""
             rows.append(
-                f"<tr><td>{link}</td><td>{text(claim.claim)}{reason}</td><td>{text(claim.where)}</td>"
-                f'<td class="number">{claim.value:.4g} {_SIGNS[claim.relation]} {claim.threshold:.4g}</td>'
-                f'<td class="number">{claim.spread:.2g}, {claim.seeds}</td>'
+                f'<tr><td>{link}</td><td>{text(claim.claim)}{reason}</td><td data-name="where">{text(claim.where)}</td>'
+                f'<td class="number" data-name="worst value">{_compared(claim)}</td>'
+                f'<td class="number" data-name="spread, seeds">{claim.spread:.2g}, {claim.seeds}</td>'
                 f'<td class="verdict {claim.verdict}">{_MARKS[claim.verdict]}</td></tr>'
             )
     names = ("experiment", "claim", "where", "worst value, threshold", "spread, seeds", "verdict")
-    head = f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
-    return (
-        f'<h2>Claims</h2>\n<div class="wide"><table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table></div>'
-    )
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    table = f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return f"<h2>Claims</h2>\n{scrolled(table, 'claims')}"
+
+
+def scrolled(table: str, words: str) -> str:
+    """A table that scrolls inside the page, by keyboard too."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{text(words)}">{table}</div>'
+
+
+def _compared(claim: Claim) -> str:
+    return f"{claim.value:.4g} {_SIGNS[claim.relation]} {claim.threshold:.4g}"
+
+
+def _described(section: Section) -> str:
+    """The figure in words: what it shows, and what was found in it."""
+    found = "; ".join(f"{claim.claim}: {_compared(claim)}, {_MARKS[claim.verdict][2:]}" for claim in section.claims)
+    return f"{section.title}: the figure of experiment {section.name}." + (f" Found: {found}." if found else "")
 
 
 def _section(section: Section) -> str:
@@ -119,8 +138,7 @@ def _section(section: Section) -> str:
     spent = _duration(float(record["wall_time_s"]))
     parts.append(f'<p class="soft">size {text(record["size"])}, seed {record["seed"]}, {spent}</p>')
     if section.figure is not None:
-        alternative = f"{section.title}: the figure of experiment {section.name} at size {record['size']}"
-        parts.append(picture(section.figure.read_bytes(), alternative))
+        parts.append(picture(section.figure.read_bytes(), _described(section)))
     command = f"saddles run {section.name} --size {record['size']} --seed {record['seed']}"
     parts.append(f"<p><code>{text(command)}</code></p>")
     parts.append(f"<details><summary>settings</summary>{fact_list(record['settings'])}</details>")

@@ -1,0 +1,1 @@
+"""The explorer: a web page on this machine that shows learning happen."""

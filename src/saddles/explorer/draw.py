@@ -1,0 +1,100 @@
+"""Plotly traces and layouts in one look: measurement solid and coloured, theory dashed and grey.
+
+Grounds are transparent and greys are readable on both, so that one figure serves the light and the dark page;
+the page's style sheet colours text.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from saddles.figures.style import COLOURS
+
+THEORY = "#767676"
+FAINT = "rgba(128,128,128,0.45)"
+INK = "#1d1d1f"
+HEIGHT = 330
+
+
+def colour(place: int) -> str:
+    """Okabe and Ito's colours, those first that are readable on both grounds."""
+    return COLOURS[:-1][place % (len(COLOURS) - 1)]
+
+
+def values(given: Any) -> list[float | None]:
+    """Numbers to six digits, more than a screen shows; what is not finite becomes a gap."""
+    array = np.asarray(given, dtype=float).ravel()
+    fine = np.isfinite(array)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        power = np.clip(5 - np.floor(np.log10(np.abs(array))), -300, 300)
+        short = np.where(fine & (array != 0), np.round(array * 10.0**power) / 10.0**power, 0.0)
+    return short.tolist() if fine.all() else [x if good else None for x, good in zip(short.tolist(), fine, strict=True)]
+
+
+def line(x: Any, y: Any, name: str = "", shade: str = INK, *, theory: bool = False, **more: Any) -> dict[str, Any]:
+    """A curve; without a name it has no legend."""
+    look = {"color": shade, "width": 2.2} if not theory else {"color": THEORY, "width": 1.6, "dash": "6px,3px"}
+    return {
+        "type": "scatter", "mode": "lines", "x": values(x), "y": values(y), "name": name or " ",
+        "showlegend": bool(name), "line": look | more.pop("line", {}),
+        "hovertemplate": "%{y:.4g} at %{x:.4g}" + (f"<extra>{name}</extra>" if name else "<extra></extra>"),
+    } | more  # fmt: skip
+
+
+def dots(x: Any, y: Any, name: str = "", shade: str = INK, **more: Any) -> dict[str, Any]:
+    """Points without a curve."""
+    look = {"color": shade, "size": 8} | more.pop("marker", {})
+    return {
+        "type": "scatter", "mode": "markers", "x": values(x), "y": values(y), "name": name or " ",
+        "showlegend": bool(name), "marker": look,
+    } | more  # fmt: skip
+
+
+def heat(grid: Any, across: Any, up: Any, **more: Any) -> dict[str, Any]:
+    """A map: rows go up, columns across."""
+    bar = {"thickness": 10, "len": 0.9, "outlinewidth": 0} | more.pop("colorbar", {})
+    return {
+        "type": "heatmap", "z": [values(row) for row in grid], "x": list(np.asarray(across).tolist()),
+        "y": list(np.asarray(up).tolist()), "colorscale": "Viridis", "colorbar": bar, "hoverongaps": False,
+    } | more  # fmt: skip
+
+
+def upright(x: float, words: str = "", shade: str = FAINT) -> dict[str, Any]:
+    """A vertical line through the whole plot, as a shape."""
+    found: dict[str, Any] = {
+        "type": "line", "xref": "x", "yref": "paper", "x0": float(x), "x1": float(x), "y0": 0, "y1": 1,
+        "line": {"color": shade, "width": 1.5, "dash": "dot"}, "layer": "below",
+    }  # fmt: skip
+    if words:
+        found["label"] = {"text": words, "textposition": "end", "textangle": 0, "font": {"size": 11}}
+        found["label"] |= {"xanchor": "left", "yanchor": "top", "padding": 5}
+    return found
+
+
+def level(y: float, words: str = "") -> dict[str, Any]:
+    """A horizontal line through the whole plot, as a shape."""
+    return {
+        "type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": float(y), "y1": float(y),
+        "line": {"color": THEORY, "width": 1.2}, "layer": "below",
+        "label": {"text": words, "textposition": "end", "font": {"size": 12}, "yanchor": "bottom"},
+    }  # fmt: skip
+
+
+def layout(across: str, up: str, **more: Any) -> dict[str, Any]:
+    """Axes with their names; `x` and `y` in `more` are added to the axes."""
+    axis = {"zeroline": False, "gridcolor": "rgba(128,128,128,0.18)", "linecolor": THEORY, "showline": True,
+            "ticks": "outside", "tickcolor": THEORY, "ticklen": 4, "exponentformat": "power"}  # fmt: skip
+    title = {"font": {"size": 13}, "standoff": 8}
+    return {
+        "height": HEIGHT,
+        "margin": {"l": 62, "r": 14, "t": 8, "b": 48},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},
+        "xaxis": axis | {"title": {"text": across} | title} | more.pop("x", {}),
+        "yaxis": axis | {"title": {"text": up} | title} | more.pop("y", {}),
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
+        "hovermode": "closest",
+        "uirevision": "kept",
+        "dragmode": False,
+    } | more

@@ -1,0 +1,36 @@
+"""A view's numbers as files: Zarr and CSV, each in one zip."""
+
+import io
+import tempfile
+import zipfile
+from pathlib import Path
+
+import xarray as xr
+
+from saddles.core.trajectory import export, save
+
+
+def _tree(found: dict[str, xr.Dataset]) -> xr.DataTree:
+    return xr.DataTree.from_dict({f"/{name}": data for name, data in found.items()})
+
+
+def zarr_zip(found: dict[str, xr.Dataset], name: str) -> bytes:
+    """NAME.zarr in a zip: unpack it and `saddles.load` it; each trajectory is a group."""
+    with tempfile.TemporaryDirectory() as folder:
+        save(_tree(found), Path(folder) / f"{name}.zarr")
+        return _zipped(Path(folder))
+
+
+def csv_zip(found: dict[str, xr.Dataset], name: str) -> bytes:
+    """One table for each set of axes, and the attributes as JSON, in a zip."""
+    with tempfile.TemporaryDirectory() as folder:
+        export(_tree(found), Path(folder) / f"{name}.csv", "csv")
+        return _zipped(Path(folder))
+
+
+def _zipped(folder: Path) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.write(file, file.relative_to(folder).as_posix())
+    return held.getvalue()

@@ -1,0 +1,1 @@
+"""The rooms of the explorer, one file each."""

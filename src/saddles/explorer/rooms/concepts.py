@@ -1,0 +1,252 @@
+"""The room of concepts: outputs moving through the plane, entries growing and being suppressed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles.explorer import draw
+from saddles.explorer.room import Panel, Room
+from saddles.explorer.view import choice, number, refuse
+
+ROWS = 121
+"""Saved instants, always: one compiled program for all views of a depth."""
+STEPS, SAMPLES, BATCH = 2400, 500, 50
+"""Steps of SGD for networks of three layers and more, points a cluster, and points a step."""
+MOST = 60.0
+"""Largest μ²·time a page follows: the flow's steps grow with it."""
+TERMS = {"growth": "growth", "suppression": "suppression", "noise_term": "noise"}
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """Two concepts of strengths μ₁, μ₂ with spread σ, and a network of some depth."""
+
+    mu1: float = number(1.0, "signal μ₁", 0.2, 3.0, 0.05)
+    mu2: float = number(1.6, "signal μ₂", 0.2, 3.0, 0.05)
+    sigma: float = number(0.1, "spread σ", 0.0, 0.6, 0.02, "standard deviation of each cluster")
+    depth: str = choice("2", "depth", {"1": "one layer", "2": "two layers (symmetric)", "3": "three layers, SGD",
+                                       "4": "four layers, SGD"})  # fmt: skip
+    top: float = number(0.15, "size of the start", 0.01, 0.5, 0.01, "two layers: U(0) is uniform up to this")
+    until: float = number(6.0, "time", 1.0, 40.0, 0.5, "gradient time")
+    seed: int = number(5, "seed", 0, 999, 1, "draws the initial weights (and SGD's samples)")
+    entry: str = choice("12", "entry of the Jacobian", {"11": "w₁₁", "22": "w₂₂", "12": "w₁₂"}, still=True)
+    instant: float = number(1.0, "instant", 0.0, 1.0, 0.01, "share of the time that has passed", still=True)
+
+
+def check(view: Concepts) -> None:
+    """Refuse flows that are too long for a page."""
+    work = max(view.mu1, view.mu2) ** 2 * view.until
+    if work > MOST:
+        raise refuse(
+            "until",
+            f"a time of {view.until:g} at μ = {max(view.mu1, view.mu2):g} came",
+            f"a page follows μ² · time up to {MOST:g}",
+            f"use a time of at most {MOST / max(view.mu1, view.mu2) ** 2:.3g}",
+        )  # fmt: skip
+
+
+def _task(view: Concepts) -> Any:
+    from saddles.concepts import Identity
+
+    samples = None if view.depth in "12" else SAMPLES
+    return Identity((view.mu1, view.mu2), view.sigma, samples=samples, seed=view.seed)
+
+
+def compute(view: Concepts, draft: bool = False) -> dict[str, xr.Dataset]:
+    """The run, and its theory where there is one (one layer, two symmetric layers)."""
+    from saddles import concepts, predict, simulate
+
+    task = _task(view)
+    if view.depth in "34":
+        model = concepts.MLP((2,) * (int(view.depth) - 1))
+        method = concepts.SGD(
+            view.until / STEPS, BATCH, epochs=STEPS * BATCH // (2 * SAMPLES), save_every=STEPS // (ROWS - 1)
+        )
+        return {"measured": simulate(model, task, method, seed=view.seed, keep=("jacobian",))}
+    times = np.linspace(0.0, view.until, ROWS)
+    if view.depth == "1":
+        model, theory = concepts.OneLayer(), concepts.OneLayerTheory()
+    else:
+        model, theory = concepts.SymmetricTwoLayer.uniform(2, 2, view.top, view.seed), concepts.TwoLayerTheory()
+    measured = simulate(model, task, concepts.GradientFlow(), times=times, seed=view.seed)
+    return {"measured": measured, "predicted": predict(model, task, theory, times=times, seed=view.seed)}
+
+
+def code(view: Concepts) -> str:
+    """Three lines."""
+    head = "import numpy; from saddles import concepts, predict, simulate\n"
+    samples = "" if view.depth in "12" else f", samples={SAMPLES}"
+    task = f"concepts.Identity(({view.mu1!r}, {view.mu2!r}), {view.sigma!r}{samples}, seed={view.seed})"
+    if view.depth in "34":
+        epochs, every = STEPS * BATCH // (2 * SAMPLES), STEPS // (ROWS - 1)
+        return (
+            f"{head}task, model = {task}, concepts.MLP({(2,) * (int(view.depth) - 1)!r})\n"
+            f"measured = simulate(model, task, concepts.SGD({view.until / STEPS!r}, {BATCH}, epochs={epochs}, "
+            f"save_every={every}), seed={view.seed}, keep=('jacobian',))\n"
+        )
+    one = view.depth == "1"
+    model = "concepts.OneLayer()" if one else f"concepts.SymmetricTwoLayer.uniform(2, 2, {view.top!r}, {view.seed})"
+    theory = "concepts.OneLayerTheory()" if one else "concepts.TwoLayerTheory()"
+    return (
+        f"{head}task, model = {task}, {model}; "
+        f"how = {{'times': numpy.linspace(0.0, {view.until!r}, {ROWS}), 'seed': {view.seed}}}\n"
+        "measured, predicted = simulate(model, task, concepts.GradientFlow(), **how), "
+        f"predict(model, task, {theory}, **how)\n"
+    )
+
+
+def panels(view: Concepts, found: dict[str, xr.Dataset]) -> list[Panel]:
+    """Outputs in the plane, the Jacobian, losses, and the forces on one entry."""
+    now = round(view.instant * (found["measured"].sizes["time"] - 1))
+    shown = [_plane(view, found, now), _jacobian(found, now), _losses(found, now)]
+    return [*shown, _forces(view, found, now)] if view.depth == "2" else shown
+
+
+def _plane(view: Concepts, found: dict[str, xr.Dataset], now: int) -> Panel:
+    output = found["measured"]["output"].values[:, :2]
+    x, y = output.T
+    way = found["measured"]["time"].values
+    data = [
+        draw.line(x, y, "the whole run", draw.FAINT, line={"width": 1.5}),
+        draw.line(x[: now + 1], y[: now + 1], "so far", draw.colour(0), line={"width": 3}),
+    ]
+    if "predicted" in found:
+        foreseen = found["predicted"]["output"].values
+        data.append(draw.line(foreseen[:, 0], foreseen[:, 1], "theory", theory=True))
+    square, star, ring = ({"symbol": "square", "size": 10}, {"symbol": "star", "size": 15},
+                          {"size": 13, "symbol": "circle-open", "line": {"width": 3}})  # fmt: skip
+    data += [
+        draw.dots([0, view.mu1], [view.mu2, 0], "training clusters", draw.colour(1), marker=square),
+        draw.dots([view.mu1], [view.mu2], "x̂, never seen", draw.colour(3), marker=star),
+        draw.dots([x[now]], [y[now]], "", draw.colour(0), marker=ring),
+    ]
+    far = 1.12 * max(view.mu1, view.mu2, 1e-9)
+    low = min(-0.08 * far, 1.1 * float(np.nanmin(output)))
+    words = (
+        f"The network's output at the unseen point x̂ = ({view.mu1:g}, {view.mu2:g}) moves in the plane of the two "
+        f"concepts; at time {way[now]:.3g} it is at ({x[now]:.2f}, {y[now]:.2f})."
+    )
+    layout = draw.layout("output along concept 1", "output along concept 2", x={"range": [low, far]},
+                         y={"range": [low, far], "scaleanchor": "x", "constrain": "domain"})  # fmt: skip
+    return Panel("Output in concept space", words, data, layout)
+
+
+ENTRIES = (("w₁₁", 0, 0, 0), ("w₂₂", 1, 1, 3), ("w₁₂", 0, 1, 2), ("w₂₁", 1, 0, 4))
+
+
+def _jacobian(found: dict[str, xr.Dataset], now: int) -> Panel:
+    measured = found["measured"]
+    clock, jacobian = measured["time"].values, measured["jacobian"].values
+    symmetric = np.allclose(jacobian, jacobian.swapaxes(1, 2), atol=1e-9)
+    data = []
+    for name, i, j, place in ENTRIES[: 3 if symmetric else 4]:
+        data.append(draw.line(clock, jacobian[:, i, j], name, draw.colour(place)))
+        if "predicted" in found:
+            words = "theory" if place == 0 else ""
+            data.append(
+                draw.line(
+                    found["predicted"]["time"], found["predicted"]["jacobian"].values[:, i, j], words, theory=True
+                )
+            )
+    data += _events(measured)
+    ends = ", ".join(f"{name} {jacobian[-1, i, j]:.2f}" for name, i, j, _ in ENTRIES)
+    words = f"Entries of the Jacobian over time; they end at {ends}. Minor entries grow and are suppressed."
+    return Panel("Jacobian: growth ▲ and suppression ▼", words, data,
+                 draw.layout("gradient time", "entry of the Jacobian", shapes=[draw.upright(clock[now])]))  # fmt: skip
+
+
+def _events(measured: xr.Dataset) -> list[dict[str, Any]]:
+    """Growth where a major entry passes ½, suppression where a minor one is largest."""
+    from saddles.concepts import events
+
+    seen, clock, marks = events(measured), measured["time"].values, []
+    for kind, sign in (("growth", "triangle-up"), ("suppression", "triangle-down")):
+        rows = np.flatnonzero(seen["kind"].values == kind)
+        at = seen["at"].values[rows]
+        entry = [measured["jacobian"].values[:, seen["row"].values[k] - 1, seen["column"].values[k] - 1] for k in rows]
+        height = [float(np.interp(t, clock, values)) for t, values in zip(at, entry, strict=True)]
+        marks.append(
+            draw.dots(
+                at,
+                height,
+                "",
+                draw.THEORY,
+                marker={"symbol": sign, "size": 11},
+                hovertemplate=f"{kind} at %{{x:.3g}}<extra></extra>",
+            )
+        )
+    return marks
+
+
+def _losses(found: dict[str, xr.Dataset], now: int) -> Panel:
+    from saddles.measures import turning_points
+
+    measured = found["measured"]
+    clock, test = measured["time"].values, measured["test_loss"]
+    turns = turning_points(test)
+    data = [draw.line(clock, measured["loss"], "training loss", draw.colour(5), line={"width": 1.6}),
+            draw.line(clock, test, "test loss at x̂", draw.colour(3))]  # fmt: skip
+    if "predicted" in found:
+        data.append(draw.line(found["predicted"]["time"], found["predicted"]["test_loss"], "theory", theory=True))
+    falls = turns["kind"].values == "descent"
+    shapes = [
+        {"type": "rect", "xref": "x", "yref": "paper", "x0": float(a), "x1": float(b), "y0": 0, "y1": 1,
+         "layer": "below", "line": {"width": 0}, "fillcolor": "rgba(0,158,115,0.10)",
+         "label": {"text": f"descent {k + 1}", "textposition": "top center", "font": {"size": 11}}}
+        for k, (a, b) in enumerate(zip(turns["start"].values[falls], turns["end"].values[falls], strict=True))
+    ]  # fmt: skip
+    words = (
+        f"Test loss at the unseen point, from {float(test[0]):.3g} to {float(test[-1]):.3g}, in {int(falls.sum())} "
+        f"descent{'s' * (int(falls.sum()) != 1)}; training loss ends at {float(measured['loss'][-1]):.3g}."
+    )
+    shapes.append(draw.upright(clock[now]))
+    layout = draw.layout("gradient time", "loss", y={"rangemode": "tozero"}, shapes=shapes)
+    return Panel("Losses, descents marked", words, data, layout)
+
+
+def _forces(view: Concepts, found: dict[str, xr.Dataset], now: int) -> Panel:
+    measured = found["measured"]
+    i, j = int(view.entry[0]) - 1, int(view.entry[1]) - 1
+    clock = measured["paper_time"].values
+    signs = {"growth": 1, "suppression": -1, "noise_term": -1}
+    data = [
+        draw.line(clock, signs[name] * measured[name].values[:, i, j], words, draw.colour(place))
+        for (name, words), place in zip(TERMS.items(), (2, 3, 4), strict=True)
+    ]
+    total = sum(signs[name] * measured[name].values[:, i, j] for name in TERMS)
+    data.append(draw.line(clock, total, "their sum, ẇ", theory=True))
+    name = f"w{'₁₂'[i]}{'₁₂'[j]}"
+    words = (
+        f"Terms that move {name} over the paper's time, twice gradient time: growth up to "
+        f"{float(measured['growth'][:, i, j].max()):.3g}, suppression up to "
+        f"{float(measured['suppression'][:, i, j].max()):.3g}."
+    )
+    layout = draw.layout("the paper's time, 2 × gradient time", "part of ẇ", shapes=[draw.upright(clock[now])])
+    return Panel(f"What moves {name} (equation 4.3)", words, data, layout)
+
+
+def say(view: Concepts, found: dict[str, xr.Dataset]) -> str:
+    """Which concept comes first, how many descents, and how far theory is."""
+    from saddles.measures import descents
+
+    measured = found["measured"]
+    found_descents = descents(measured["test_loss"])
+    count, depth = int(found_descents["count"]), 100 * float(found_descents["depth"])
+    strong = 1 if view.mu1 >= view.mu2 else 2
+    words = f"Concept {strong} is the stronger. The test loss has {count} descent{'s' * (count != 1)}"
+    words += f", with a rise of {depth:.0f} % of the first loss between: transient memorisation." if count > 1 else "."
+    if "predicted" in found:
+        gap = float(np.abs(measured["output"].values - found["predicted"]["output"].values).max())
+        words += f" Theory and run differ by at most {gap:.1g} in the output."
+    else:
+        words += " No theory covers this depth; the run is SGD on samples."
+    return words
+
+
+ROOM = Room(
+    "concepts", "Concepts", "A network learns the identity on two clusters, one a concept, and is asked about their "
+    "combination, which it never saw. Watch its answer move.",
+    Concepts, check, compute, panels, say, code, moving="instant",
+)  # fmt: skip

@@ -1,0 +1,194 @@
+"""The room of diagonal networks: one coordinate at a time, the staircase behind the curves."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles.explorer import draw
+from saddles.explorer.room import Panel, Room
+from saddles.explorer.view import choice, number, refuse
+
+STAGES = 8
+ROWS = 240
+"""Saved instants, always: one compiled program for all views of a model's size."""
+TOLERANCE, DRAFT = 1e-5, 1e-2
+"""Error a step of the flow, and while a slider moves."""
+MOST = {"linear": 40, "head": 8}
+"""Largest dimension a page computes."""
+NAMES = {"weight": "weight", "key_query": "key–query entry", "value_output": "value–output entry"}
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """A teacher, a model of its kind, and the scale α of the student's initial weights."""
+
+    decades: float = number(5.0, "−log₁₀ α", 1.0, 100.0, 0.5, "initial weights of size α = 10^−this")
+    seed: int = number(30, "teacher's seed", 0, 999, 1, "draws the data, the teacher and the initial weights")
+    model: str = choice(
+        "linear", "model", {"linear": "linear diagonal network", "head": "attention head, diagonal weights"}
+    )
+    dim: int = number(6, "dimension", 2, 40, 1, "coordinates; an attention head has two for each dimension")
+    samples: int = number(40, "samples", 5, 400, 5)
+    stage: int = number(0, "stage", 0, STAGES, 1, "step through what is learned", still=True)
+
+
+def check(view: Diagonal) -> None:
+    """Refuse sizes that a page cannot follow while it is looked at."""
+    most = MOST[view.model]
+    if view.dim > most:
+        raise refuse(
+            "dim",
+            f"dimension {view.dim} came",
+            f"this page computes this model up to {most}",
+            "run larger ones in Python",
+        )  # fmt: skip
+
+
+def _sizes(view: Diagonal) -> tuple[str, int, int, int]:
+    return view.model, view.dim, view.samples, view.seed
+
+
+@lru_cache(maxsize=16)
+def _pieces(model: str, dim: int, samples: int, seed: int) -> tuple[Any, Any]:
+    from saddles.diagonal import AttentionHead, LinearDiagonal, TeacherStudent
+
+    network = LinearDiagonal(dim) if model == "linear" else AttentionHead(dim)
+    return network, TeacherStudent(network, samples, tokens=4, seed=seed)
+
+
+@lru_cache(maxsize=64)
+def _staircase(model: str, dim: int, samples: int, seed: int) -> xr.Dataset:
+    """Algorithm 1, which does not depend on α."""
+    from saddles import predict
+    from saddles.diagonal import Incremental
+
+    network, task = _pieces(model, dim, samples, seed)
+    return predict(network, task, Incremental(STAGES), seed=seed)
+
+
+def _clock(foreseen: xr.Dataset) -> np.ndarray:
+    times = foreseen["stage_time"].values
+    end = 1.2 * float(times[-1]) if len(times) else 10.0
+    return np.linspace(0.0, end, ROWS)
+
+
+def compute(view: Diagonal, draft: bool = False) -> dict[str, xr.Dataset]:
+    """The flow from α, and Algorithm 1's stages."""
+    from saddles import simulate
+    from saddles.diagonal import Flow
+
+    network, task = _pieces(*_sizes(view))
+    foreseen = _staircase(*_sizes(view))
+    method = Flow(-view.decades * math.log(10), tolerance=DRAFT if draft else TOLERANCE)
+    return {
+        "measured": simulate(network, task, method, times=_clock(foreseen), seed=view.seed),
+        "predicted": foreseen,
+    }
+
+
+def code(view: Diagonal) -> str:
+    """Three lines."""
+    network, task = _pieces(*_sizes(view))
+    name = type(network).__name__
+    clock = _clock(_staircase(*_sizes(view)))
+    return (
+        "import math, numpy; from saddles import diagonal, predict, simulate\n"
+        f"model = diagonal.{name}({view.dim}); "
+        f"task = diagonal.TeacherStudent(model, {view.samples}, tokens={task.tokens}, seed={view.seed})\n"
+        f"predicted, measured = predict(model, task, diagonal.Incremental({STAGES}), seed={view.seed}), "
+        f"simulate(model, task, diagonal.Flow(-{view.decades!r} * math.log(10)), "
+        f"times=numpy.linspace(0.0, {float(clock[-1])!r}, {ROWS}), seed={view.seed})\n"
+    )
+
+
+def panels(view: Diagonal, found: dict[str, xr.Dataset]) -> list[Panel]:
+    """Weights and loss over rescaled time, the staircase dashed."""
+    measured, foreseen = found["measured"], found["predicted"]
+    clock = measured["rescaled_time"].values
+    where = np.searchsorted(foreseen["rescaled_time"].values, clock, side="right") - 1
+    stairs = foreseen.isel(time=where)
+    when = foreseen["stage_time"].values
+    shapes = (
+        [draw.upright(when[view.stage - 1], f"stage {view.stage}", "#D55E00")] if 0 < view.stage <= len(when) else []
+    )
+    return [_weights(view, measured, stairs, foreseen, shapes), _loss(measured, stairs, shapes)]
+
+
+def _weights(view: Diagonal, measured: xr.Dataset, stairs: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
+    clock, beta = measured["rescaled_time"].values, measured["beta"].values
+    order = list(dict.fromkeys(int(i) for i in foreseen["stage_coordinate"].values))
+    rest = [i for i in range(beta.shape[1]) if i not in order]
+    learned = {int(i) for i in foreseen["stage_coordinate"].values[: view.stage or None]}
+    data = []
+    for i in rest + order[::-1]:
+        bold = i in learned
+        shade = draw.colour(order.index(i)) if i in order else draw.FAINT
+        words = f"β{_low(i)}" if i in order[:4] else ""
+        data.append(draw.line(clock, beta[:, i], words, shade, line={} if bold else {"width": 1.2}))
+    for place, i in enumerate(order):
+        words = "Algorithm 1" if place == 0 else ""
+        data.insert(0, draw.line(clock, stairs["beta"].values[:, i], words, theory=True, line={"shape": "hv"}))
+    ends = ", ".join(f"coordinate {i} at {beta[-1, i]:.2f}" for i in order[:4])
+    words = f"Weights over rescaled time, solid, with Algorithm 1's staircase dashed behind; they end with {ends}."
+    return Panel(
+        "Weights β = u ⊙ v", words, data, draw.layout("rescaled time τ = t / log(1/α)", "weight", shapes=shapes)
+    )
+
+
+def _low(i: int) -> str:
+    return "".join("₀₁₂₃₄₅₆₇₈₉"[int(digit)] for digit in str(i))
+
+
+def _loss(measured: xr.Dataset, stairs: xr.Dataset, shapes: Any) -> Panel:
+    clock = measured["rescaled_time"].values
+    data = [
+        draw.line(clock, stairs["loss"], "Algorithm 1", theory=True, line={"shape": "hv"}),
+        draw.line(clock, measured["loss"], "gradient flow", draw.colour(0)),
+    ]
+    first, last = float(measured["loss"][0]), float(measured["loss"][-1])
+    words = f"Loss over rescaled time: the flow falls from {first:.3g} to {last:.3g}, close to the staircase."
+    layout = draw.layout("rescaled time τ = t / log(1/α)", "loss", y={"rangemode": "tozero"}, shapes=shapes)
+    return Panel("Loss", words, data, layout)
+
+
+def say(view: Diagonal, found: dict[str, xr.Dataset]) -> str:
+    """The stage that is looked at, predicted and measured; or how far the curve is from the staircase."""
+    from saddles.measures import stages
+
+    measured, foreseen = found["measured"], found["predicted"]
+    count = foreseen.sizes["stage"]
+    told = "" if measured.attrs["status"] == "finished" else f" The flow {measured.attrs['status']}."
+    if view.stage == 0 or not count:
+        where = np.searchsorted(foreseen["rescaled_time"].values, measured["rescaled_time"].values, side="right") - 1
+        gap = np.abs(measured["loss"].values - foreseen["loss"].values[where]).mean() / float(foreseen["loss"][0])
+        return (
+            f"{count} stages are foreseen. At α = 10^−{view.decades:g} the loss curve is {100 * gap:.2g} % of the "
+            f"first loss from the staircase, on average; a smaller α sharpens it.{told}"
+        )
+    if view.stage > count:
+        return f"Only {count} stages are foreseen: after them nothing grows any more.{told}"
+    k = view.stage - 1
+    i, when = int(foreseen["stage_coordinate"][k]), float(foreseen["stage_time"][k])
+    kind = NAMES.get(str(foreseen["family"].values[i]), str(foreseen["family"].values[i]))
+    seen = stages(measured)
+    mine = seen["unit_time"].values[seen["stage_coordinate"].values == i]
+    run = f"in this run at {mine[np.abs(mine - when).argmin()]:.3g}" if len(mine) else "not in this run"
+    sign = "+" if int(foreseen["stage_sign"][k]) > 0 else "−"
+    return (
+        f"Stage {view.stage} of {count}: β{_low(i)} ({kind}) becomes active with sign {sign}, foreseen at "
+        f"τ = {when:.3g}, {run}; the loss then rests at {float(foreseen['stage_loss'][k]):.3g} with "
+        f"{int(foreseen['support_size'][k])} active.{told}"
+    )
+
+
+ROOM = Room(
+    "diagonal", "Diagonal networks", "Weights enter only through products u ⊙ v and start at scale α. The smaller α, "
+    "the sharper the staircase: one coordinate after another becomes active, as Algorithm 1 foresees.",
+    Diagonal, check, compute, panels, say, code,
+    hint="While a slider moves, the flow is followed to 1 % a step; at rest, to 10⁻⁵.",
+    moving="stage", steps=STAGES,
+)  # fmt: skip

@@ -1,0 +1,196 @@
+"""The room of two-layer linear networks: from lazy to active as width and variance change."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles.explorer import draw
+from saddles.explorer.room import Panel, Room
+from saddles.explorer.view import choice, number, refuse
+
+C = 20.0
+"""The paper's constant of the learning rate (it uses 2 to 50): small enough steps for smooth curves."""
+ROWS = 64
+"""Saved instants, always: one compiled program for all views of a dimension."""
+MOST = 2e9
+"""Most multiplications a request may cost: about 4 s."""
+PHASES = {
+    "underparametrised": "too narrow for the signal",
+    "noisy": "so much variance that the start itself is noise",
+    "lazy": "lazy: all modes move alike, and noise is fitted with the signal",
+    "active": "active: strong modes are learned first, and the signal is found before the noise",
+}
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Width d^γ_w, variance d^γ_σ², and a noisy matrix of rank K."""
+
+    gamma_w: float = number(1.8, "width exponent γ_w", 0.0, 3.0, 0.05, "hidden units w = d^γ_w")
+    gamma_variance: float = number(
+        -1.8, "variance exponent γ_σ²", -3.0, 0.0, 0.05, "σ² = d^γ_σ² of the initial weights"
+    )
+    rank: int = number(3, "rank K of the signal", 1, 8, 1)
+    noise: float = number(1.0, "noise", 0.0, 2.0, 0.05, "standard deviation of the noise on each entry")
+    dim: int = number(40, "dimension d", 10, 120, 10, "the matrix is d × d; smooth up to 60")
+    steps: int = number(192, "steps", 64, 2048, 64, "steps of gradient descent")
+    seed: int = number(0, "seed", 0, 999, 1, "draws the matrix, the noise and the initial weights")
+    scale: str = choice("log", "scale of singular values", {"log": "logarithmic", "linear": "linear"}, still=True)
+
+
+def check(view: Linear) -> None:
+    """Refuse more work than a page should ask for: 16 d³ multiplications a step, both dynamics."""
+    work = 16.0 * view.dim**3 * view.steps
+    if work > MOST:
+        raise refuse(
+            "steps",
+            f"d = {view.dim} with {view.steps} steps came",
+            f"a page computes up to {MOST:.0e} multiplications, and that is {work:.1e}",
+            f"at this d use at most {int(MOST / (16 * view.dim**3))} steps, or run it in Python",
+        )
+
+
+@lru_cache(maxsize=16)
+def _task(dim: int, rank: int, noise: float, seed: int) -> Any:
+    from saddles.linear import Denoising
+
+    return Denoising(dim, rank, noise=noise, seed=seed)
+
+
+def _pieces(view: Linear) -> tuple[Any, Any, Any]:
+    from saddles.linear import GradientDescent
+    from saddles.linear.experiments.scaling import network, rate
+
+    task = _task(view.dim, view.rank, view.noise, view.seed)
+    model = network(view.dim, view.gamma_w, view.gamma_variance)
+    pace = rate(view.dim, view.gamma_w, view.gamma_variance, task.observed, C)
+    return task, model, GradientDescent(pace, view.steps // ROWS * ROWS, view.steps // ROWS)
+
+
+def _padded(model: Any, task: Any, seed: int) -> Any:
+    """The same network with hidden units of weight 0 added up to 2d, where it has fewer: they stay 0.
+
+    Its shape, and so the compiled program, no longer depends on the width.
+    """
+    from saddles.linear import TwoLayer
+
+    inner, outer = model.start(task.shape, seed)
+    more = sum(task.shape) - inner.shape[1]
+    if not more:
+        return model
+    first, second = (np.pad(block, ((0, 0), (0, more))) for block in (inner, outer))
+    return TwoLayer(model.width, model.variance, (first.T, second))
+
+
+def compute(view: Linear, draft: bool = False) -> dict[str, xr.Dataset]:
+    """Gradient descent, and the self-consistent theory of the same steps."""
+    from saddles import predict, simulate
+    from saddles.linear import SelfConsistent
+
+    task, model, method = _pieces(view)
+    network = _padded(model, task, view.seed)
+    return {
+        "measured": simulate(network, task, method, seed=view.seed, keep=()),
+        "predicted": predict(network, task, SelfConsistent(method), seed=view.seed, keep=()),
+    }
+
+
+def code(view: Linear) -> str:
+    """Three lines."""
+    task, model, method = _pieces(view)
+    return (
+        "from saddles import linear, predict, simulate\n"
+        f"task, model, method = linear.{task!r}, linear.{model!r}, linear.{method!r}\n"
+        f"measured, predicted = simulate(model, task, method, seed={view.seed}), "
+        f"predict(model, task, linear.SelfConsistent(method), seed={view.seed})\n"
+    )
+
+
+def panels(view: Linear, found: dict[str, xr.Dataset]) -> list[Panel]:
+    """Singular values, and errors."""
+    return [_modes(view, found), _errors(found)]
+
+
+def _modes(view: Linear, found: dict[str, xr.Dataset]) -> Panel:
+    measured, predicted = found["measured"], found["predicted"]
+    steps, ends = measured["step"].values, predicted["step"].values
+    shown = min(view.dim, view.rank + 6)
+    data = []
+    for mode in reversed(range(shown)):
+        signal = mode < view.rank
+        words = {0: f"the {view.rank} largest, descent" if view.rank > 1 else "the largest, descent",
+                 view.rank: "the next 6 (noise)"}.get(mode, "")  # fmt: skip
+        shade = draw.colour(mode) if signal else "rgba(140,140,140,0.8)"
+        line = {} if signal else {"width": 1.0}
+        data.append(
+            draw.line(
+                steps, measured["singular_value"][:, mode], words, shade, line=line, legendrank=1 if signal else 2
+            )
+        )
+    for mode in range(min(shown, view.rank + 1)):
+        name = "self-consistent theory" if mode == 0 else ""
+        data.append(draw.line(ends, predicted["singular_value"][:, mode], name, theory=True))
+    threshold = float(measured["threshold"])
+    up = {"type": "log"} if view.scale == "log" else {"rangemode": "tozero"}
+    words = (
+        f"Singular values of A over {view.steps} steps of gradient descent, solid, and of the self-consistent theory, "
+        f"dashed; the {view.rank} largest end at {_list(measured['singular_value'][-1, : view.rank])}; "
+        f"the threshold σ²w is {threshold:.3g}."
+    )
+    shapes = [draw.level(threshold, "σ²w")]
+    return Panel(
+        "Singular values", words, data,
+        draw.layout("step of gradient descent", "singular value of A", y=up, shapes=shapes),
+    )  # fmt: skip
+
+
+def _list(values: Any) -> str:
+    return ", ".join(f"{float(v):.3g}" for v in values)
+
+
+def _errors(found: dict[str, xr.Dataset]) -> Panel:
+    measured, predicted = found["measured"], found["predicted"]
+    data, words = [], []
+    for name, shade in (("train_error", draw.colour(0)), ("test_error", draw.colour(3))):
+        title = name.replace("_", " ")
+        data.append(draw.line(measured["step"], measured[name], f"{title}, descent", shade))
+        words.append(f"{title} from {float(measured[name][0]):.3g} to {float(measured[name][-1]):.3g}")
+    for name in ("train_error", "test_error"):
+        title = "self-consistent theory" if name == "test_error" else ""
+        data.append(draw.line(predicted["step"], predicted[name], title, theory=True))
+    where = int(measured["test_error"].argmin("time"))
+    best = float(measured["step"][where])
+    data.append(draw.dots([best], [measured["test_error"][where]], "best test error", draw.colour(3),
+                          marker={"symbol": "circle-open", "size": 11, "line": {"width": 2}}))  # fmt: skip
+    return Panel(
+        "Errors", f"{'; '.join(words)}; the best test error comes at step {best:.0f}.", data,
+        draw.layout("step of gradient descent", "mean square error", y={"rangemode": "tozero"}),
+    )  # fmt: skip
+
+
+def say(view: Linear, found: dict[str, xr.Dataset]) -> str:
+    """The regime, the best test error, and how far theory is from the run."""
+    from saddles.linear import phase
+
+    measured, predicted = found["measured"], found["predicted"]
+    rows = min(measured.sizes["time"], predicted.sizes["time"])
+    gap = float(np.abs(measured["test_error"][:rows].values - predicted["test_error"][:rows].values).max())
+    best = float(measured["test_error"].min())
+    where = int(measured["step"][int(measured["test_error"].argmin("time"))])
+    width = float(measured["hidden_units"])
+    told = "" if measured.attrs["status"] == "finished" else f" The run {measured.attrs['status']}."
+    return (
+        f"w = {width:,.0f} hidden units, σ²w = {float(measured['threshold']):.3g}: "
+        f"{PHASES[phase(view.gamma_w, view.gamma_variance)]}. Best test error {best:.3f} at step {where}; "
+        f"theory and run differ by at most {gap:.2g} in the test error.{told}"
+    )
+
+
+ROOM = Room(
+    "linear", "Linear networks", "A two-layer linear network W₂W₁ learns a noisy matrix of low rank by gradient "
+    "descent. Width and variance of its initial weights decide whether it learns lazily or mode by mode.",
+    Linear, check, compute, panels, say, code,
+)  # fmt: skip

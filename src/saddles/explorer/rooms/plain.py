@@ -1,0 +1,210 @@
+"""Panels of any trajectory: a variable over time, at one instant, over a grid, its stages."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles.core.errors import SaddlesError
+from saddles.explorer import draw
+from saddles.explorer.room import Panel
+from saddles.explorer.view import refuse
+
+FIRST = ("singular_value", "beta", "output", "weights", "test_error", "best_test_error", "test_loss", "loss")
+SHOWN = 16
+"""Lines of one plot."""
+ROWS = 2000
+"""Instants of one line; more are thinned out."""
+
+
+def variables(data: xr.Dataset) -> list[str]:
+    """The numeric variables, those of most interest first."""
+    names = [str(n) for n, v in data.data_vars.items() if v.dtype.kind in "fiu" and v.size > 1 and v.ndim]
+    return sorted(names, key=lambda n: (FIRST.index(n) if n in FIRST else len(FIRST), names.index(n)))
+
+
+def names(parts: dict[str, xr.Dataset]) -> list[str]:
+    """The variables of a run, with their groups."""
+    return [f"{group}.{name}" if group else name for group, data in parts.items() for name in variables(data)]
+
+
+def chosen(view: Any, parts: dict[str, xr.Dataset]) -> tuple[xr.Dataset, str]:
+    """The dataset and the variable that a view asks for."""
+    known = names(parts)
+    if not known:
+        raise refuse("run", "a run without numbers along an axis came", "one is needed", "choose another")
+    asked = view.variable or known[0]
+    if asked not in known:
+        raise refuse(
+            "variable", f"the variable {asked[:40]!r} came", f"this run has {', '.join(known[:12])}", "choose one"
+        )
+    group, _, name = asked.rpartition(".")
+    return parts[group], name
+
+
+def _at(view: Any, values: xr.DataArray, free: int) -> xr.DataArray:
+    """Fix further axes (all but time and `free` others, the longest) at the positions asked for."""
+    asked: dict[str, int] = {}
+    for pair in view.at.replace(",", " ").split():
+        axis, equals, place = pair.partition("=")
+        if not equals or axis not in values.dims or not place.isdecimal() or int(place) >= values.sizes[axis]:
+            sizes = ", ".join(f"{axis} (0 to {size - 1})" for axis, size in values.sizes.items() if axis != "time")
+            raise refuse(
+                "at",
+                f"{pair[:40]!r} came",
+                f"a position along {sizes or 'no axis: there is none'} is needed",
+                "write seed=0",
+            )
+        asked[axis] = int(place)
+    values = values.isel(asked)
+    axes = sorted((a for a in values.dims if a != "time"), key=lambda a: -values.sizes[a])
+    return values.isel(dict.fromkeys(axes[free:], 0))
+
+
+def _clock(data: xr.Dataset, values: xr.DataArray) -> tuple[np.ndarray, str]:
+    for name, words in (("step", "step"), ("rescaled_time", "rescaled time")):
+        if name in data.coords and data[name].dims == ("time",):
+            return data[name].values, words
+    return values["time"].values, str(data["time"].attrs.get("unit", "time"))
+
+
+def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
+    """The variable over time and at one instant, the loss; or a map where there is no time to speak of."""
+    data, name = chosen(view, parts)
+    values = data[name]
+    grid = _grid(data, values)
+    if grid:
+        values = values.where(data["cell_done"] == 1)
+    if values.sizes.get("time", 1) < 2:
+        still = values.isel(time=0) if "time" in values.dims else values
+        return [
+            _map(_at(view, still, 2), name) if _at(view, still, 2).ndim == 2 else _profile(_at(view, still, 1), name)
+        ]
+    lines = _at(view, values, 1).transpose("time", ...)
+    clock, unit = _clock(data, lines)
+    now = round(view.instant * (len(clock) - 1))
+    shown = [_over_time(lines, name, clock, unit, now, _stages(data, name, lines))]
+    if lines.ndim == 2:
+        shown.append(_profile(lines.isel(time=now), name, f" at {unit} {clock[now]:.4g}"))
+    if grid:
+        shown.append(_over_grid(view, data, values, name, now))
+    if name != "loss" and "loss" in data and "time" in data["loss"].dims:
+        loss = _at_quietly(view, data["loss"])
+        shown.append(_over_time(loss, "loss", clock, unit, now, None))
+    return shown
+
+
+def _grid(data: xr.Dataset, values: xr.DataArray) -> list[str]:
+    """The axes of a sweep that a variable has; none for other trajectories."""
+    return [str(a) for a in data["cell_done"].dims if a in values.dims] if "cell_done" in data else []
+
+
+def _over_grid(view: Any, data: xr.Dataset, values: xr.DataArray, name: str, now: int) -> Panel:
+    """A sweep's variable over its first two axes, at one instant and at the positions asked for beyond them."""
+    axes = _grid(data, values)[:2]
+    here = values.isel(time=now) if "time" in values.dims else values
+    places = dict(pair.split("=") for pair in view.at.replace(",", " ").split())
+    here = here.isel({str(a): int(places.get(str(a), 0)) for a in here.dims if a not in axes})
+    return _map(here.transpose(*axes), name) if len(axes) == 2 else _profile(here, name)
+
+
+def _at_quietly(view: Any, values: xr.DataArray) -> xr.DataArray:
+    """The same positions, for a variable that may lack some of the axes."""
+    pairs = [pair.partition("=") for pair in view.at.replace(",", " ").split()]
+    here = values.isel({axis: int(place) for axis, _, place in pairs if axis in values.dims})
+    return here.isel({axis: 0 for axis in here.dims if axis != "time"})
+
+
+def _stages(data: xr.Dataset, name: str, lines: xr.DataArray) -> xr.Dataset | None:
+    """Activations, of weights and singular values that have grown from small."""
+    from saddles.measures import stages
+
+    if name not in ("beta", "singular_value") or lines.ndim != 2:
+        return None
+    one = xr.Dataset({name: lines.reset_coords(drop=True)})
+    if "rescaled_time" in data.coords:
+        one = one.assign_coords(rescaled_time=("time", data["rescaled_time"].values))
+    try:
+        found = stages(one, threshold=1e-2 * float(np.nanmax(np.abs(lines.values))), variable=name)
+    except (SaddlesError, ValueError):
+        return None
+    return found if found.sizes["stage"] else None
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _over_time(
+    lines: xr.DataArray, name: str, clock: np.ndarray, unit: str, now: int, found: xr.Dataset | None
+) -> Panel:
+    keep = np.unique(np.linspace(0, len(clock) - 1, min(ROWS, len(clock))).astype(int))
+    grid = lines.values.reshape(len(clock), -1)
+    order = np.argsort(-np.abs(np.nan_to_num(grid)).max(axis=0), kind="stable")[:SHOWN]
+    axis = str(lines.dims[1]) if lines.ndim == 2 else ""
+    labels = lines[axis].values if axis and axis in lines.coords else np.arange(grid.shape[1])
+    data = [
+        draw.line(
+            clock[keep],
+            grid[keep, k],
+            f"{axis} {labels[k]}" if axis and place < 8 else "",
+            draw.colour(place),
+            line={"width": 1.8},
+        )
+        for place, k in enumerate(order)
+    ]
+    told = ""
+    if found is not None:
+        own = np.interp(found["stage_time"].values, _own_clock(lines, clock), clock)
+        height = [
+            float(np.interp(t, clock, grid[:, int(k)]))
+            for t, k in zip(own, found["stage_coordinate"].values, strict=True)
+        ]
+        data.append(draw.dots(own, height, "becomes active", draw.THEORY, marker={"symbol": "triangle-up", "size": 10}))
+        told = f" {found.sizes['stage']} become active, first at {own[0]:.4g}."
+    fine = grid[np.isfinite(grid)]
+    span = f"between {fine.min():.3g} and {fine.max():.3g}" if fine.size else "without finite numbers"
+    words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {span}.{told}"
+    return Panel(f"{_title(name)} over {unit}", words, data,
+                 draw.layout(unit, _title(name), shapes=[draw.upright(float(clock[now]))]))  # fmt: skip
+
+
+def _own_clock(lines: xr.DataArray, clock: np.ndarray) -> np.ndarray:
+    """The clock on which `stages` counts: rescaled time or time."""
+    return clock if "rescaled_time" in lines.coords else lines["time"].values
+
+
+def _profile(values: xr.DataArray, name: str, when: str = "") -> Panel:
+    flat = np.asarray(values.values, dtype=float).ravel()
+    axis = str(values.dims[0]) if values.ndim else "value"
+    places = values[axis].values if axis in values.coords and values[axis].dtype.kind in "fiu" else np.arange(len(flat))
+    positive = bool((flat[np.isfinite(flat)] > 0).all()) and len(flat) > 2 and flat.max() > 100 * flat.min()
+    data = [draw.line(places, flat, "", draw.colour(0), mode="lines+markers", marker={"size": 6})]
+    words = f"{_title(name)} along {axis}{when}: {len(flat)} values, the largest {np.nanmax(flat):.3g}."
+    return Panel(f"{_title(name)} along {axis}{when}", words, data,
+                 draw.layout(axis, _title(name), y={"type": "log"} if positive else {}))  # fmt: skip
+
+
+def _map(values: xr.DataArray, name: str) -> Panel:
+    up, across = values.dims
+    grid = np.asarray(values.values, dtype=float)
+    labels = {
+        axis: values[axis].values.tolist() if axis in values.coords else list(range(values.sizes[axis]))
+        for axis in values.dims
+    }
+    told = f"{across} %{{x}}, {up} %{{y}}: %{{z:.4g}}<extra></extra>"
+    data = [draw.heat(grid, labels[across], labels[up], hovertemplate=told)]
+    words = f"{_title(name)} over {across} and {up}, between {np.nanmin(grid):.3g} and {np.nanmax(grid):.3g}."
+    return Panel(
+        f"{_title(name)} over {across} and {up}", words, data, draw.layout(_title(str(across)), _title(str(up)))
+    )
+
+
+def say(view: Any, parts: dict[str, xr.Dataset]) -> str:
+    """What is stored, and from where."""
+    data, name = chosen(view, parts)
+    axes = ", ".join(f"{axis} {size}" for axis, size in data[name].sizes.items())
+    who = data.attrs.get("experiment") or data.attrs.get("model") or data.attrs.get("lab") or "a trajectory"
+    others = [other for other in names(parts) if other.rpartition(".")[2] != name]
+    status = data.attrs.get("status", "stored")
+    return f"{str(who)[:80]}: {_title(name)} ({axes}); {status}. Other variables: {', '.join(others[:8]) or 'none'}."

@@ -1,0 +1,191 @@
+"""Panels of a recorded or inspected training run: ranks by layer and head, spectra, when values become active."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles.explorer import draw
+from saddles.explorer.room import Panel
+from saddles.explorer.view import refuse
+
+SHOWN = 12
+"""Singular values over time that are drawn."""
+MATRICES = 16
+
+
+def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
+    """Four panels of the heads, and one of the matrices where they were measured."""
+    heads = parts["heads"]
+    _check(view, heads)
+    now = round(view.instant * (heads.sizes["time"] - 1))
+    one = heads.sel(product=view.product).isel(layer=view.layer, head=view.head)
+    shown = [
+        _map(view, heads, now),
+        _spectrum(view, one, now),
+        _growth(view, heads, one, now),
+        _layers(view, heads, now),
+    ]
+    matrices = parts.get("modules")
+    if matrices is not None and matrices.sizes.get("module") and view.measure in matrices:
+        shown.append(_matrices(view, matrices, now))
+    return shown
+
+
+def _check(view: Any, heads: xr.Dataset) -> None:
+    if not heads.sizes.get("time"):
+        raise refuse("run", "a recording without a row came", "nothing has been measured yet", "wait for its first row")
+    for name in ("layer", "head"):
+        if getattr(view, name) >= heads.sizes[name]:
+            raise refuse(
+                name,
+                f"{name} {getattr(view, name)} came",
+                f"this run has {name}s 0 to {heads.sizes[name] - 1}",
+                "lower it",
+            )
+    if view.product not in heads["product"].values:
+        raise refuse(
+            "product", f"{view.product} came", f"this run has {', '.join(heads['product'].values)}", "choose one"
+        )
+
+
+def _name(view: Any) -> str:
+    return (
+        view.measure.replace("_", " ")
+        .replace("energy rank 90", "rank at 90 %")
+        .replace("energy rank 99", "rank at 99 %")
+    )
+
+
+def _map(view: Any, heads: xr.Dataset, now: int) -> Panel:
+    values = heads[view.measure].sel(product=view.product).isel(time=now).transpose("layer", "head").values
+    step = int(heads["step"][now])
+    top = float(np.nanmax(heads[view.measure].sel(product=view.product).values))
+    frame = {"symbol": "square-open", "size": 16, "line": {"width": 2.5}}
+    told = "layer %{y}, head %{x}: %{z:.3g}<extra></extra>"
+    data = [
+        draw.heat(
+            values, heads["head"].values, heads["layer"].values, zmin=0, zmax=top, xgap=1, ygap=1, hovertemplate=told
+        ),
+        draw.dots([view.head], [view.layer], "", "white", marker=frame, hoverinfo="skip"),
+    ]
+    most = np.unravel_index(int(np.nanargmax(values)), values.shape)
+    words = (
+        f"{_name(view)} of the change of {view.product} at step {step}, by layer and head; largest "
+        f"{np.nanmax(values):.3g} at layer {most[0]}, head {most[1]}."
+    )
+    axis = {"dtick": max(1, values.shape[1] // 12), "showgrid": False}
+    layout = draw.layout(
+        "head", "layer", x=axis, y={"dtick": max(1, values.shape[0] // 12), "showgrid": False, "autorange": "reversed"}
+    )
+    return Panel(f"{_name(view)} by layer and head, step {step}", words, data, layout)
+
+
+def _spectrum(view: Any, one: xr.Dataset, now: int) -> Panel:
+    step = int(one["step"][now])
+    spectrum = one["singular_value"].isel(time=now).values
+    spectrum = spectrum[np.isfinite(spectrum)]
+    data = []
+    if "initial_singular_value" in one:
+        first = one["initial_singular_value"].values
+        first = first[np.isfinite(first)]
+        data.append(draw.line(1 + np.arange(len(first)), first, "initial product", "#D55E00", line={"width": 1.6}))
+    data.append(
+        draw.line(
+            1 + np.arange(len(spectrum)),
+            spectrum,
+            f"change, step {step}",
+            draw.colour(2),
+            mode="lines+markers",
+            marker={"size": 5},
+        )
+    )
+    shapes = (
+        [draw.level(float(one["noise_floor"][now]), "rounding")]
+        if "noise_floor" in one and float(one["noise_floor"][now]) > 0
+        else []
+    )
+    top = f"{spectrum[0]:.3g}" if len(spectrum) else "none"
+    words = (
+        f"Singular values of the change of {view.product} of layer {view.layer}, head {view.head} at step {step}; "
+        f"the largest is {top}."
+    )
+    return Panel(f"Spectrum: layer {view.layer}, head {view.head}", words, data,
+                 draw.layout("index", "singular value", y={"type": "log"}, shapes=shapes))  # fmt: skip
+
+
+def _growth(view: Any, heads: xr.Dataset, one: xr.Dataset, now: int) -> Panel:
+    from saddles.measures import rank_growth
+
+    steps, values = one["step"].values, one["singular_value"].values
+    values = values[:, : min(SHOWN, values.shape[1])]
+    mine = rank_growth(heads.sel(product=[view.product]).isel(layer=[view.layer], head=[view.head]))
+    gains = mine["gain"].values.reshape(len(steps))
+    data = [
+        draw.line(
+            steps, values[:, k], "", draw.colour(k), mode="lines+markers", marker={"size": 4}, line={"width": 1.6}
+        )
+        for k in range(values.shape[1])
+    ]
+    rows = np.flatnonzero(gains > 0)
+    before = np.cumsum(np.maximum(gains, 0))
+    marked = [(steps[r], values[r, min(int(before[r]) - 1, values.shape[1] - 1)]) for r in rows]
+    if marked:
+        x, y = zip(*marked, strict=True)
+        data.append(draw.dots(x, y, "one more is active", draw.THEORY, marker={"symbol": "triangle-up", "size": 11}))
+    count = mine["active"].values.reshape(len(steps))
+    words = (
+        f"The largest singular values of this head's change over training, each a line; {int(count[-1])} are active at "
+        f"the end; the count rose in {int(mine['rises'])} rows, by at most {int(mine['largest_gain'])} at a time."
+    )
+    return Panel("Stages: singular values over training", words, data,
+                 draw.layout("training step", "singular value", shapes=[draw.upright(float(steps[now]))]))  # fmt: skip
+
+
+def _layers(view: Any, heads: xr.Dataset, now: int) -> Panel:
+    chosen = heads[view.measure].sel(product=view.product)
+    steps = heads["step"].values
+    data = [
+        draw.line(
+            steps,
+            chosen.isel(layer=k).mean("head"),
+            f"layer {k}" if k < 12 else "",
+            draw.colour(k),
+            line={"width": 3 if k == view.layer else 1.5},
+        )
+        for k in range(heads.sizes["layer"])
+    ]
+    ends = chosen.isel(time=-1).mean("head").values
+    told = ", ".join(f"{v:.2f}" for v in ends[:12])
+    words = f"Mean {_name(view)} of each layer's heads over training; at the end {told}."
+    shapes = [draw.upright(float(steps[now]))]
+    return Panel(f"{_name(view)}, mean over a layer's heads", words, data,
+                 draw.layout("training step", _name(view), y={"rangemode": "tozero"}, shapes=shapes))  # fmt: skip
+
+
+def _matrices(view: Any, matrices: xr.Dataset, now: int) -> Panel:
+    here = matrices.isel(time=min(now, matrices.sizes["time"] - 1))
+    order = np.argsort(-np.nan_to_num(here["frobenius_norm"].values))[:MATRICES][::-1]
+    names = [str(name) for name in here["module"].values[order]]
+    values = here[view.measure].values[order]
+    data = [{"type": "bar", "orientation": "h", "x": draw.values(values), "y": names,
+             "marker": {"color": draw.colour(0)}, "hovertemplate": "%{y}: %{x:.3g}<extra></extra>"}]  # fmt: skip
+    words = (
+        f"{_name(view)} of the {len(names)} plain matrices that moved most; first {names[-1]} with {values[-1]:.3g}."
+    )
+    layout = draw.layout(
+        _name(view),
+        "",
+        height=90 + 22 * len(names),
+        y={"tickfont": {"size": 10}, "showgrid": False, "automargin": True},
+    )
+    return Panel("Matrices that moved most", words, data, layout, wide=True)
+
+
+def say(view: Any, parts: dict[str, xr.Dataset]) -> str:
+    """Steps, heads and status."""
+    heads = parts["heads"]
+    steps = heads["step"].values
+    status = heads.attrs.get("status", "")
+    sizes = f"{heads.sizes['layer']} layers of {heads.sizes['head']} heads"
+    return f"{len(steps)} rows, steps {int(steps[0])} to {int(steps[-1])}, {sizes}; {status}."

@@ -1,0 +1,261 @@
+"""The explorer in a real browser: rooms, sliders, links, refusals, downloads, two tabs, a live run."""
+
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from shown_runs import row_of
+
+import saddles
+from saddles.probe.journal import Journal
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+ROOMS = {
+    "linear": "Linear networks",
+    "diagonal": "Diagonal networks",
+    "concepts": "Concepts",
+    "margin": "Margin",
+    "runs?run=0/live": "Runs",
+    "runs?run=0/one&other=0/two": "Runs",
+}
+
+
+@pytest.mark.parametrize("path", ROOMS)
+def test_each_room_opens_without_errors_or_outside_requests(tab, server, path):
+    one = tab()
+    page = one.drawn(f"/{path}")
+    assert page.inner_text("h1") == ROOMS[path]
+    page.wait_for_function("!document.querySelector('.said').textContent.startsWith('Computing')")
+    assert page.locator("[aria-label='settings'] input[type=range]").count() >= 1
+    for plot in page.locator(".panel:not(.hidden) .js-plotly-plot").all():
+        assert len(plot.get_attribute("aria-label") or "") > 30
+    assert one.trouble == []
+    assert one.hosts <= {server.removeprefix("http://"), ""}
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(
+    ("room", "slider", "plot", "trace"),
+    [("linear", "noise", 1, 0), ("diagonal", "−log₁₀ α", 1, 1), ("concepts", "signal μ₁", 2, 0)],
+)
+def test_a_slider_moves_the_plot_and_the_link(tab, room, slider, plot, trace):
+    one = tab()
+    page = one.drawn(f"/{room}")
+    place = plot + (room == "linear")  # the map stands first among the elements
+    page.wait_for_function(f"document.querySelectorAll('.js-plotly-plot')[{place}]?.data?.length")
+    before = one.curve(place, trace)
+    handle = page.get_by_role("slider", name=slider)
+    handle.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        "([plot, trace, before]) => document.querySelectorAll('.js-plotly-plot')[plot]?.data?.[trace]"
+        "?.y.some((y, k) => y !== before[k])",
+        arg=[place, trace, before],
+    )
+    page.wait_for_function("location.search.length > 1")
+    assert one.trouble == []
+
+
+def test_a_link_restores_a_view(tab):
+    one, other = tab(), tab()
+    page = one.drawn("/concepts?mu1=1.3&seed=3&entry=22&depth=2")
+    page.wait_for_function("document.querySelectorAll('.panel .main-svg').length > 3")
+    assert page.locator("#set-mu1").input_value() == "1.3"
+    assert "w₂₂" in page.inner_text(".panels")
+    page.locator("#set-sigma").fill("0.2")
+    page.keyboard.press("Enter")
+    page.wait_for_function("location.search.includes('sigma=0.2')")
+    again = other.drawn(page.url.removeprefix(one.base))
+    again.wait_for_function("document.querySelectorAll('.panel .main-svg').length > 3")
+    assert again.locator("#set-sigma").input_value() == "0.2"
+    assert other.curve(1, 0) == one.curve(1, 0)
+
+
+def test_a_bad_value_is_refused_in_place(tab):
+    one = tab()
+    page = one.drawn("/linear?rank=99&colour=red")
+    said = page.locator("[role=alert]:not(:empty)")
+    assert any("whole number from 1 to 8" in words for words in said.all_inner_texts())
+    assert any("'colour'" in words for words in said.all_inner_texts())
+    page.locator("#set-noise").fill("loud")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.body.innerText.includes(\"'loud' came\")")
+    page.locator("#set-noise").fill("0.5")
+    page.keyboard.press("Enter")
+    page.wait_for_function("location.search.includes('noise=0.5')")
+    assert "'loud' came" not in page.inner_text("main")
+    assert one.trouble == []
+
+
+def test_too_much_work_is_refused_with_the_limit_and_the_page_lives_on(tab):
+    one = tab()
+    page = one.drawn("/linear")
+    page.locator("#set-steps").fill("1024")
+    page.keyboard.press("Enter")
+    page.wait_for_function("location.search.includes('steps=1024')")
+    page.locator("#set-dim").fill("120")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.body.innerText.includes('a page computes up to 2e+09 multiplications')")
+    page.locator("#set-dim").fill("20")
+    page.keyboard.press("Enter")
+    page.wait_for_function("location.search.includes('dim=20')")
+    assert "multiplications" not in page.inner_text("main")
+
+
+def test_downloads_and_code(tab):
+    one = tab()
+    page = one.drawn("/margin?decades=1.0")
+    page.wait_for_function("document.querySelector('pre.code').textContent.includes('margin.Tokens.random')")
+    for words, inside in (
+        ("data: Zarr", "saddles-margin.zarr/measured/loss/0"),
+        ("data: CSV", "saddles-margin-measured-time.csv"),
+    ):
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=words).click()
+        with zipfile.ZipFile(waiting.value.path()) as archive:
+            assert inside in archive.namelist()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="SVG").first.click()
+    assert waiting.value.suggested_filename.endswith(".svg")
+    assert "<svg" in waiting.value.path().read_text()[:200]
+
+
+def test_two_tabs_do_not_disturb_each_other(tab):
+    one, other = tab(), tab()
+    first, second = one.drawn("/diagonal?dim=3"), other.drawn("/diagonal?dim=4")
+    for page in (first, second):
+        page.wait_for_function("document.querySelectorAll('.panel .main-svg').length > 3")
+    before = other.curve(1, 0)
+    first.locator("#set-seed").fill("7")
+    first.keyboard.press("Enter")
+    first.wait_for_function("location.search.includes('seed=7')")
+    assert second.locator("#set-seed").input_value() == "30"
+    assert second.locator("#set-dim").input_value() == "4"
+    assert other.curve(1, 0) == before
+
+
+def test_a_run_at_work_is_redrawn_as_it_grows(tab, shown):
+    one = tab()
+    shutil.copytree(shown / "live", shown / "growing")
+    page = one.drawn("/runs?run=0/growing")
+    page.wait_for_function("document.querySelector('.said').textContent.includes('steps 10 to 20')")
+    page.wait_for_timeout(1500)
+    Journal(shown / "growing").add(30, row_of(30))
+    page.wait_for_function("document.querySelector('.said').textContent.includes('steps 10 to 30')")
+    assert one.trouble == []
+
+
+def test_the_map_opens_a_run(tab):
+    one = tab()
+    page = one.drawn("/linear?dim=10&rank=1")
+    page.wait_for_function("document.querySelector('.js-plotly-plot').data?.[0]?.z?.some((row) => row[3] !== null)")
+    box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
+    assert box
+    page.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.35 * box["height"])
+    page.wait_for_function("location.search.includes('gamma_variance')")
+    assert page.locator("#set-gamma_variance").input_value() == "-2.25"
+    assert page.locator("#set-gamma_w").input_value() == "2"
+
+
+def test_play_moves_the_instant(tab):
+    one = tab()
+    page = one.drawn("/concepts?instant=0.0")
+    page.wait_for_function("document.querySelectorAll('.panel .main-svg').length > 3")
+    page.get_by_role("button", name="play").click()
+    page.wait_for_function("parseFloat(document.querySelector('#set-instant').value) > 0.1")
+    page.get_by_role("button", name="pause").click()
+
+
+def test_dark_mode_and_the_phone(tab):
+    one = tab(color_scheme="dark")
+    page = one.drawn("/concepts")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="colour theme").click()
+    page.wait_for_function("document.querySelector('.theme').textContent === 'theme: light'")
+    page.wait_for_function(f"getComputedStyle(document.body).backgroundColor !== '{dark}'")
+    assert dark == "rgb(22, 22, 24)"
+
+
+def test_everything_can_be_reached_by_keyboard(tab):
+    page = tab().drawn("/margin?decades=1.0")
+    seen = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        seen.add(
+            page.evaluate(
+                "(document.activeElement.getAttribute('aria-label') || document.activeElement.textContent).trim()"
+            )
+        )
+    assert {"Linear", "colour theme", "sequences", "download this figure as SVG", "data: Zarr", "▶ play"} <= seen
+
+
+def test_only_this_machine_is_answered(server):
+    """A page of another name that resolves to this machine gets nothing (DNS rebinding)."""
+    host = server.removeprefix("http://")
+    for name, status in (("evil.example", 400), (host, 200)):
+        link = http.client.HTTPConnection(host, timeout=30)
+        link.request("GET", "/margin", headers={"Host": name})
+        assert link.getresponse().status == status
+        link.close()
+
+
+def test_nothing_is_served_beside_the_rooms(server):
+    host = server.removeprefix("http://")
+    for path in (
+        "/secret.txt",
+        "/../secret.txt",
+        "/runs/../../secret.txt",
+        "/_nicegui/../secret.txt",
+        "/docs",
+        "/openapi.json",
+    ):
+        link = http.client.HTTPConnection(host, timeout=30)
+        link.request("GET", path)
+        answer = link.getresponse()
+        body = answer.read().decode(errors="replace")
+        assert answer.status in (400, 404), path
+        assert "secret\n" not in body
+        assert body != "secret"
+        link.close()
+
+
+def test_it_binds_to_loopback_only(server):
+    port = int(server.rpartition(":")[2])
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            pytest.skip("this system has no /proc/net/tcp")
+        for row in rows:
+            local, state = row.split()[1], row.split()[3]
+            if state == "0A" and int(local.rpartition(":")[2], 16) == port:
+                assert local.startswith("0100007F")
+
+
+def test_a_port_in_use_is_refused(server):
+    from saddles.explorer.serve import free_port
+
+    with pytest.raises(saddles.SaddlesError, match="cannot be used"):
+        free_port("127.0.0.1", int(server.rpartition(":")[2]))
+    with pytest.raises(saddles.SaddlesError, match="between 1 and 65535"):
+        free_port("127.0.0.1", 70_000)
+    assert free_port("127.0.0.1", None) > 0
+
+
+def test_a_missing_folder_is_one_sentence(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    command = [sys.executable, "-m", "saddles", "explore", "--no-browser", str(tmp_path / "no")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "a folder that exists is needed" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,182 @@
+"""Folders: what is found in them, and that nothing leads out of them or runs code."""
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import xarray as xr
+from shown_runs import begin_recording, row_of, small_run
+
+import saddles
+from saddles.explorer import shelf as shelves
+from saddles.explorer.rooms import runs
+from saddles.explorer.rooms.runs import Runs
+from saddles.explorer.shelf import Shelf
+from saddles.explorer.view import RefusedError
+from saddles.probe.journal import Journal
+
+
+@pytest.fixture
+def home(tmp_path):
+    root = tmp_path / "home"
+    small_run(root / "lab" / "one")
+    begin_recording(root / "live", [10, 20])
+    grid = xr.Dataset({"best_test_error": (("rate", "width"), np.arange(6.0).reshape(2, 3))}, {"rate": [0.1, 0.2]})
+    saddles.save(grid, root / "grid.zarr")
+    _sweep(root / "phase")
+    small_run(tmp_path / "outside")
+    (tmp_path / "secret.txt").write_text("secret")
+    return root
+
+
+def _sweep(folder):
+    """What `saddles sweep` leaves: the grid as axes, marks for the cells that are whole."""
+    done = np.array([[1.0, 1.0, np.nan], [1.0, 0.0, 1.0]])
+    loss = np.random.default_rng(0).random((4, 2, 3))
+    axes = {"time": np.arange(4.0), "rate": [0.1, 0.2], "width": [5, 10, 20]}
+    data = xr.Dataset({"test_error": (("time", "rate", "width"), loss), "cell_done": (("rate", "width"), done)}, axes)
+    saddles.save(data, folder / "trajectory.zarr")
+    facts = {"experiment": "linear/figure-1", "size": "tiny", "cells": 6, "status": "running"}
+    (folder / "sweep.json").write_text(json.dumps(facts))
+
+
+def test_a_sweep_is_shown_over_its_grid(home):
+    shelf = Shelf([home])
+    words = {one.name: one.words for one in shelf.list()}["0/phase"]
+    assert words.startswith("linear/figure-1, tiny, sweep of 6 cells, running")
+    room = runs.room(shelf)
+    view = Runs(run="0/phase", variable="test_error", at="rate=1", instant=0.0)
+    found = room.compute(view, False)
+    grid = room.panels(view, found)[-1]
+    assert grid.title == "test error over width and rate"
+    assert [value is None for row in grid.data[0]["z"] for value in row] == [False, False, True, False, True, False]
+
+
+def test_what_is_found(home):
+    found = {one.name: one.kind for one in Shelf([home]).list()}
+    assert found == {"0/lab/one": "run", "0/live": "recording at work", "0/grid.zarr": "trajectory", "0/phase": "sweep"}
+    assert list(Shelf([home]).open("0/live")) == ["heads"]
+    assert Shelf([home / "lab" / "one"]).list()[0].name == "0"
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(saddles.SaddlesError, match="exists is needed"):
+        Shelf([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0/../outside", "0/lab/../../outside", "0//etc", "1/lab/one", "-1/x", "lab/one", "",
+        "0/lab/one/../../../secret.txt", "0/\0", "0/nothing", "0/%2e%2e/outside", "٠/lab/one",
+    ],
+)  # fmt: skip
+def test_no_path_leads_out(home, name):
+    with pytest.raises(saddles.SaddlesError):
+        Shelf([home]).open(name)
+
+
+def test_links_that_lead_out_are_not_followed(home, tmp_path):
+    os.symlink(tmp_path / "outside", home / "lab" / "link")
+    shelf = Shelf([home])
+    assert "0/lab/link" not in {one.name for one in shelf.list()}
+    with pytest.raises(saddles.SaddlesError, match="does not lie"):
+        shelf.open("0/lab/link")
+    store = home / "lab" / "one" / "trajectory.zarr"
+    os.symlink(tmp_path / "secret.txt", store / "loss" / "9")
+    with pytest.raises(saddles.SaddlesError, match="links out"):
+        shelf.open("0/lab/one")
+
+
+def test_links_inside_are_fine(home):
+    os.symlink(home / "lab" / "one", home / "again")
+    assert "loss" in Shelf([home]).open("0/again")[""]
+
+
+def test_no_pickle_is_opened(home, tmp_path):
+    """A store whose filter is a pickle would run it when read; it is refused before anything is read."""
+
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "exploded"),))
+
+    array = home / "lab" / "one" / "trajectory.zarr" / "loss"
+    facts = json.loads((array / ".zarray").read_text())
+    facts |= {"filters": [{"id": "pickle", "protocol": 5}], "compressor": None, "dtype": "|O"}
+    (array / ".zarray").write_text(json.dumps(facts))
+    (array / "0").write_bytes(pickle.dumps(Bomb()))
+    whole = home / "lab" / "one" / "trajectory.zarr" / ".zmetadata"
+    told = json.loads(whole.read_text())
+    told["metadata"]["loss/.zarray"] = facts
+    whole.write_text(json.dumps(told))
+    for read in (lambda: Shelf([home]).open("0/lab/one"), lambda: saddles.load(home / "lab" / "one")):
+        with pytest.raises(saddles.SaddlesError, match="codec 'pickle'"):
+            read()
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_run_that_is_too_large_is_refused_with_the_limit(home, monkeypatch):
+    monkeypatch.setattr(shelves, "MOST_BYTES", 1000)
+    with pytest.raises(saddles.SaddlesError, match="up to 0 MB"):
+        Shelf([home]).open("0/lab/one")
+
+
+def test_a_recording_grows(home):
+    room = runs.room(Shelf([home]))
+    assert room.stamp is not None
+    view = Runs(run="0/live")
+    before = room.compute(view, False)["run/heads"]
+    stamp = room.stamp(view)
+    Journal(home / "live").add(30, row_of(30))
+    assert room.stamp(view) != stamp
+    after = room.compute(view, False)["run/heads"]
+    assert before["step"].values.tolist() == [10, 20]
+    assert after["step"].values.tolist() == [10, 20, 30]
+
+
+def test_panels_of_every_kind(home):
+    room = runs.room(Shelf([home]))
+    for view, titles in (
+        (Runs(run="0/live"), ["stable rank by layer and head, step 20", "Spectrum: layer 0, head 0"]),
+        (Runs(run="0/live", instant=0.0, layer=1, head=3, product="VO"), ["stable rank by layer and head, step 10"]),
+        (Runs(run="0/lab/one"), ["singular value over step", "singular value along mode at step 60", "loss over step"]),
+        (Runs(run="0/lab/one", variable="test_error"), ["test error over step"]),
+        (Runs(run="0/grid.zarr"), ["best test error over width and rate"]),
+        (Runs(run="0/lab/one", other="0/live"), ["singular value over step", "beside: stable rank by layer and head"]),
+    ):
+        found = room.compute(view, False)
+        panels = room.panels(view, found)
+        for title, panel in zip(titles, panels, strict=False):
+            assert panel.title.startswith(title)
+            assert len(panel.words) > 30
+        assert room.say(view, found)
+        made: dict = {}
+        exec(room.code(view), made)
+        assert made["run"] is not None
+
+
+@pytest.mark.parametrize(
+    ("view", "setting", "words"),
+    [
+        (Runs(run="0/live", layer=7), "layer", "layers 0 to 1"),
+        (Runs(run="0/lab/one", variable="nope"), "variable", "singular_value"),
+        (Runs(run="0/lab/one", at="mode=99"), "at", "0 to 7"),
+        (Runs(run="0/nothing"), "run", "does not lie"),
+        (Runs(run="0/lab/one", other="9/x"), "other", "in none of the folders"),
+    ],
+)
+def test_what_is_refused_says_where(home, view, setting, words):
+    room = runs.room(Shelf([home]))
+    with pytest.raises(RefusedError, match=words) as told:
+        room.panels(view, room.compute(view, False))
+    assert told.value.setting == setting
+
+
+def test_fields_fit_what_is_open(home):
+    room = runs.room(Shelf([home]))
+    live, plain = (room.fit(v, room.compute(v, False)) for v in (Runs(run="0/live"), Runs(run="0/lab/one")))
+    assert (live["layer"], live["head"], live["variable"]) == (1, 3, None)
+    assert plain["layer"] is None
+    assert "singular_value" in plain["variable"]

@@ -1,0 +1,231 @@
+"""Links, refusals, limits, the background, files, and the three lines: everything that needs no browser."""
+
+import asyncio
+import dataclasses
+import importlib
+import io
+import math
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import saddles
+from saddles.explorer import draw, files, phases
+from saddles.explorer.latest import Latest
+from saddles.explorer.rooms import concepts, diagonal, linear, margin, runs
+from saddles.explorer.shelf import Shelf
+from saddles.explorer.view import LONGEST, RefusedError, computed, from_link, read, to_link
+from saddles.explorer.view import settings as settings_of
+
+ROOMS = [linear.ROOM, diagonal.ROOM, concepts.ROOM, margin.ROOM, runs.room(Shelf())]
+NAMED = {room.name: room for room in ROOMS}
+
+
+@st.composite
+def views(draw_):
+    room = draw_(st.sampled_from(ROOMS))
+    values = {}
+    for field in dataclasses.fields(room.view):
+        setting = settings_of(room.view)[field.name]
+        if isinstance(field.default, str):
+            some = st.sampled_from(sorted(setting.options)) if setting.options else st.text(max_size=60)
+            values[field.name] = draw_(some)
+        elif isinstance(field.default, int):
+            values[field.name] = draw_(st.integers(int(setting.low), int(setting.high)))
+        else:
+            values[field.name] = draw_(st.floats(setting.low, setting.high))
+    return room, room.view(**values)
+
+
+@settings(max_examples=150, deadline=None)
+@given(views())
+def test_a_link_restores_a_view(made):
+    room, view = made
+    texts = [v for v in dataclasses.astuple(view) if isinstance(v, str)]
+    if any(not t.isprintable() or t != t.strip() for t in texts):
+        return
+    path, _, query = to_link(room.name, view).partition("?")
+    assert path == f"/{room.name}"
+    assert from_link(room.view, query) == (view, {})
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=400), max_size=6))
+def test_no_link_breaks_a_page(query):
+    for room in ROOMS:
+        view, refused = from_link(room.view, query)
+        assert isinstance(view, room.view)
+        assert all(sentence.endswith(".") for sentence in refused.values())
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "given_", "words"),
+    [
+        ("linear", "gamma_w", "7", "from 0 to 3"),
+        ("linear", "gamma_w", "nan", "a number from"),
+        ("linear", "rank", "2.5", "a whole number"),
+        ("linear", "rank", "many", "a whole number"),
+        ("diagonal", "model", "cnn", "linear, head"),
+        ("concepts", "depth", "9", "1, 2, 3, 4"),
+        ("runs", "run", "x" * (LONGEST + 1), "at most"),
+    ],
+)
+def test_a_bad_value_is_refused_in_a_sentence(room, name, given_, words):
+    with pytest.raises(saddles.SaddlesError, match=words):
+        read(NAMED[room].view, name, given_)
+    view, refused = from_link(NAMED[room].view, {name: given_})
+    assert view == NAMED[room].view()
+    assert words in refused[name]
+
+
+def test_an_unknown_setting_is_told():
+    _, refused = from_link(linear.Linear, "colour=red&rank=2")
+    assert list(refused) == ["colour"]
+
+
+@pytest.mark.parametrize(
+    ("room", "view", "limit"),
+    [
+        (linear, linear.Linear(dim=120, steps=2048), "2e\\+09"),
+        (diagonal, diagonal.Diagonal(model="head", dim=20), "up to 8"),
+        (concepts, concepts.Concepts(mu2=3.0, until=40.0), "up to 60"),
+        (margin, margin.Margin(sequences=8, length=8), "up to 40"),
+    ],
+)
+def test_too_much_work_is_refused_with_the_limit(room, view, limit):
+    with pytest.raises(RefusedError, match=limit) as told:
+        room.check(view)
+    assert told.value.setting in settings_of(view)
+
+
+CASES = [
+    (linear, linear.Linear(dim=10, rank=2, steps=64, gamma_w=0.9)),
+    (linear, linear.Linear(dim=10, rank=2, steps=64, gamma_w=2.0)),
+    (diagonal, diagonal.Diagonal(dim=3, samples=20)),
+    (diagonal, diagonal.Diagonal(dim=2, samples=20, model="head", decades=4.0, stage=1)),
+    (concepts, concepts.Concepts()),
+    (concepts, concepts.Concepts(depth="1")),
+    (concepts, concepts.Concepts(depth="3")),
+    (margin, margin.Margin(decades=1.0)),
+    (margin, margin.Margin(decades=1.0, model="diagonal")),
+]
+
+
+@pytest.mark.parametrize(
+    ("room", "view"), CASES, ids=lambda case: getattr(case, "__name__", "").rpartition(".")[2] or None
+)
+def test_the_three_lines_make_the_same_numbers_and_every_panel_has_words(room, view):
+    found = room.compute(view, False)
+    code = room.code(view)
+    assert len(code.strip().splitlines()) == 3
+    made: dict = {}
+    exec(code, made)
+    for name, data in found.items():
+        for variable, values in data.data_vars.items():
+            mine = made[name][variable].values
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(mine, values.values, rtol=1e-8, atol=1e-11, err_msg=f"{name} {variable}")
+    panels = room.panels(view, found)
+    assert len(panels) >= 2
+    for panel in panels:
+        assert len(panel.words) > 30
+        assert panel.layout["xaxis"]["title"]["text"]
+        assert any(len(trace.get("x", [])) for trace in panel.data)
+    assert room.say(view, found).endswith(".")
+
+
+def test_a_narrow_network_keeps_the_shape_of_a_wide_one():
+    """Hidden units of weight 0 change nothing but the shape: the same program serves every width."""
+    view = linear.Linear(dim=10, rank=2, gamma_w=0.5)
+    task, model, _ = linear._pieces(view)
+    padded = linear._padded(model, task, view.seed)
+    assert padded.weights[0].shape == (20, 10)
+    assert padded.threshold == model.threshold
+    inner, outer = model.start(task.shape, view.seed)
+    np.testing.assert_allclose(padded.weights[1] @ padded.weights[0], outer @ inner.T)
+
+
+def test_a_draft_is_close_to_the_whole():
+    view = diagonal.Diagonal(dim=4)
+    rough, fine = (diagonal.compute(view, draft)["measured"]["beta"].values for draft in (True, False))
+    assert not np.array_equal(rough, fine)
+    assert np.abs(rough - fine).max() < 0.05
+
+
+def test_what_is_only_drawn_is_not_computed_again():
+    view = concepts.Concepts()
+    assert computed(view) == computed(dataclasses.replace(view, instant=0.3, entry="11"))
+    assert computed(view) != computed(dataclasses.replace(view, mu1=1.1))
+
+
+def test_only_the_latest_job_is_run():
+    seen, delivered = [], []
+
+    def job(k):
+        def work():
+            seen.append(k)
+            time.sleep(0.02)
+            if k == 9:
+                raise saddles.SaddlesError("nine")
+            return k
+
+        return work
+
+    async def drag():
+        latest = Latest()
+        tasks = []
+        for k in range(10):
+            tasks.append(
+                asyncio.create_task(latest.ask(job(k), lambda result, trouble: delivered.append((result, trouble))))
+            )
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*tasks)
+        return latest
+
+    latest = asyncio.run(drag())
+    assert seen[0] == 0
+    assert seen[-1] == 9
+    assert len(seen) < 6
+    assert latest.dropped == 10 - len(seen)
+    assert isinstance(delivered[-1][1], saddles.SaddlesError)
+
+
+def test_files_hold_the_view(tmp_path):
+    found = concepts.compute(concepts.Concepts())
+    with zipfile.ZipFile(io.BytesIO(files.zarr_zip(found, "view"))) as archive:
+        archive.extractall(tmp_path)
+    stored = saddles.load(tmp_path / "view.zarr")
+    np.testing.assert_array_equal(stored["measured"]["output"].values, found["measured"]["output"].values)
+    with zipfile.ZipFile(io.BytesIO(files.csv_zip(found, "view"))) as archive:
+        names = archive.namelist()
+        table = archive.read("view-measured-time.csv").decode().splitlines()
+    assert "view-attributes.json" in names
+    assert len(table) == found["measured"].sizes["time"] + 1
+
+
+def test_numbers_for_the_page():
+    assert draw.values([1.23456789, 0.0, -1e-300, math.nan, math.inf, 3e8]) == [1.23457, 0.0, -1e-300, None, None, 3e8]
+
+
+def test_a_row_of_the_map_says_where_the_signal_is_found():
+    errors, steps = phases.row((12, 1, 1.0, 0), 2.0)
+    assert len(errors) == len(steps) == phases.POINTS
+    assert errors[0] < 0.5 * errors[-1]
+    made = phases.Map((12, 1, 1.0, 0))
+    made.rows[8] = [errors, steps]
+    panel = phases.panel(made, (-1.0, 2.0))
+    assert made.done == 1
+    assert "1.00" in panel.words
+    assert phases.nearest(-1.4, 1.9) == (-1.5, 2.0)
+
+
+def test_without_nicegui_the_command_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nicegui", None)
+    monkeypatch.delitem(sys.modules, "saddles.explorer.serve", raising=False)
+    with pytest.raises(saddles.SaddlesError, match=r"saddles\[explorer\]"):
+        importlib.import_module("saddles.explorer.serve")
