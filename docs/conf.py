@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -23,12 +22,9 @@ extensions = [
     "mathml",
     "docstrings",
     "names",
-    "pages",
     "records",
 ]
-missing = [name for name in ("diffusion", "sweep") if find_spec(f"saddles.{name}") is None]
 exclude_patterns = ["_build", "results", "tutorials", "gallery/*.py", "gallery/**/*.ipynb", "gallery/**/*.json"]
-exclude_patterns += [f"reference/{name}.md" for name in missing]  # pages that wait for their part
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!saddles\b).*"),  # other projects' names: their inventories need a network
@@ -59,7 +55,6 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "capture_repr": ("_repr_html_",),
     "show_memory": False,
-    "ignore_pattern": r"4_sweep" if "sweep" in missing else r"__init__\.py",
     "show_signature": False,
     "image_scrapers": ("matplotlib", "drawn"),
     "write_computation_times": False,  # that page would load scripts from elsewhere
