@@ -128,6 +128,7 @@ def test_a_recording_grows(home):
     assert room.stamp is not None
     view = Runs(run="0/live")
     before = room.compute(view, False)["run/heads"]
+    assert room.stamp is not None
     stamp = room.stamp(view)
     Journal(home / "live").add(30, row_of(30))
     assert room.stamp(view) != stamp

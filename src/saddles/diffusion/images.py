@@ -1,7 +1,7 @@
 """Images of one circle with two concepts, colour and size, drawn on the device.
 
 Of a class only the means are fixed: every image has its own colour, diameter, place, background and pixel noise. The
-distributions are those of the public code of Park et al. (2024), to whom the paper refers: a colour moves by an eighth
+distributions are those of the public code of park2024emergence, to which the paper refers: a colour moves by an eighth
 of the separation, a diameter by three eighths of its own, each way, uniformly; the centre lies in the middle half of
 the image each way; the background is nearly white; edges are blurred by one pixel.
 """

@@ -1,4 +1,4 @@
-"""A variational diffusion model (Kingma, Salimans, Poole, Ho: Variational Diffusion Models, 2021).
+"""A variational diffusion model (kingma2021variational).
 
     z_t = α_t x + σ_t ε,   σ_t² = sigmoid γ(t),   α_t² = sigmoid −γ(t),   SNR(t) = e^{−γ(t)},   γ(t) = b + |w| t
 

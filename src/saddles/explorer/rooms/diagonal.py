@@ -13,7 +13,7 @@ from saddles.explorer.room import Panel, Room
 from saddles.explorer.view import choice, number, refuse
 
 STAGES = 8
-ROWS = 240
+ROWS = 200
 """Saved instants, always: one compiled program for all views of a model's size."""
 TOLERANCE, DRAFT = 1e-5, 1e-2
 """Error a step of the flow, and while a slider moves."""
@@ -108,17 +108,20 @@ def code(view: Diagonal) -> str:
 def panels(view: Diagonal, found: dict[str, xr.Dataset]) -> list[Panel]:
     """Weights and loss over rescaled time, the staircase dashed."""
     measured, foreseen = found["measured"], found["predicted"]
-    clock = measured["rescaled_time"].values
-    where = np.searchsorted(foreseen["rescaled_time"].values, clock, side="right") - 1
-    stairs = foreseen.isel(time=where)
     when = foreseen["stage_time"].values
     shapes = (
         [draw.upright(when[view.stage - 1], f"stage {view.stage}", "#D55E00")] if 0 < view.stage <= len(when) else []
     )
-    return [_weights(view, measured, stairs, foreseen, shapes), _loss(measured, stairs, shapes)]
+    return [_weights(view, measured, foreseen, shapes), _loss(measured, foreseen, shapes)]
 
 
-def _weights(view: Diagonal, measured: xr.Dataset, stairs: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
+def _stairs(foreseen: xr.Dataset, heights: np.ndarray, end: float, words: str) -> dict[str, Any]:
+    """A line that is constant from stage to stage: one point before and one after each jump."""
+    clock = np.append(foreseen["rescaled_time"].values, end)
+    return draw.line(clock, np.append(heights, heights[-1]), words, theory=True)
+
+
+def _weights(view: Diagonal, measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
     clock, beta = measured["rescaled_time"].values, measured["beta"].values
     order = list(dict.fromkeys(int(i) for i in foreseen["stage_coordinate"].values))
     rest = [i for i in range(beta.shape[1]) if i not in order]
@@ -131,7 +134,7 @@ def _weights(view: Diagonal, measured: xr.Dataset, stairs: xr.Dataset, foreseen:
         data.append(draw.line(clock, beta[:, i], words, shade, line={} if bold else {"width": 1.2}))
     for place, i in enumerate(order):
         words = "Algorithm 1" if place == 0 else ""
-        data.insert(0, draw.line(clock, stairs["beta"].values[:, i], words, theory=True, line={"shape": "hv"}))
+        data.insert(0, _stairs(foreseen, foreseen["beta"].values[:, i], clock[-1], words))
     ends = ", ".join(f"coordinate {i} at {beta[-1, i]:.2f}" for i in order[:4])
     words = f"Weights over rescaled time, solid, with Algorithm 1's staircase dashed behind; they end with {ends}."
     return Panel(
@@ -143,14 +146,14 @@ def _low(i: int) -> str:
     return "".join("₀₁₂₃₄₅₆₇₈₉"[int(digit)] for digit in str(i))
 
 
-def _loss(measured: xr.Dataset, stairs: xr.Dataset, shapes: Any) -> Panel:
+def _loss(measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
     clock = measured["rescaled_time"].values
     data = [
-        draw.line(clock, stairs["loss"], "Algorithm 1", theory=True, line={"shape": "hv"}),
+        _stairs(foreseen, foreseen["loss"].values, clock[-1], "Algorithm 1"),
         draw.line(clock, measured["loss"], "gradient flow", draw.colour(0)),
     ]
     first, last = float(measured["loss"][0]), float(measured["loss"][-1])
-    words = f"Loss over rescaled time: the flow falls from {first:.3g} to {last:.3g}, close to the staircase."
+    words = f"Loss over rescaled time: the flow, solid, falls from {first:.3g} to {last:.3g}; the staircase is dashed."
     layout = draw.layout("rescaled time τ = t / log(1/α)", "loss", y={"rangemode": "tozero"}, shapes=shapes)
     return Panel("Loss", words, data, layout)
 

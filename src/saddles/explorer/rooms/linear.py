@@ -35,7 +35,7 @@ class Linear:
     )
     rank: int = number(3, "rank K of the signal", 1, 8, 1)
     noise: float = number(1.0, "noise", 0.0, 2.0, 0.05, "standard deviation of the noise on each entry")
-    dim: int = number(40, "dimension d", 10, 120, 10, "the matrix is d × d; smooth up to 60")
+    dim: int = number(30, "dimension d", 10, 120, 10, "the matrix is d × d; smooth up to 60")
     steps: int = number(192, "steps", 64, 2048, 64, "steps of gradient descent")
     seed: int = number(0, "seed", 0, 999, 1, "draws the matrix, the noise and the initial weights")
     scale: str = choice("log", "scale of singular values", {"log": "logarithmic", "linear": "linear"}, still=True)
@@ -117,6 +117,7 @@ def panels(view: Linear, found: dict[str, xr.Dataset]) -> list[Panel]:
 def _modes(view: Linear, found: dict[str, xr.Dataset]) -> Panel:
     measured, predicted = found["measured"], found["predicted"]
     steps, ends = measured["step"].values, predicted["step"].values
+    run, theory = measured["singular_value"].values, predicted["singular_value"].values
     shown = min(view.dim, view.rank + 6)
     data = []
     for mode in reversed(range(shown)):
@@ -125,19 +126,15 @@ def _modes(view: Linear, found: dict[str, xr.Dataset]) -> Panel:
                  view.rank: "the next 6 (noise)"}.get(mode, "")  # fmt: skip
         shade = draw.colour(mode) if signal else "rgba(140,140,140,0.8)"
         line = {} if signal else {"width": 1.0}
-        data.append(
-            draw.line(
-                steps, measured["singular_value"][:, mode], words, shade, line=line, legendrank=1 if signal else 2
-            )
-        )
+        data.append(draw.line(steps, run[:, mode], words, shade, line=line, legendrank=1 if signal else 2))
     for mode in range(min(shown, view.rank + 1)):
         name = "self-consistent theory" if mode == 0 else ""
-        data.append(draw.line(ends, predicted["singular_value"][:, mode], name, theory=True))
+        data.append(draw.line(ends, theory[:, mode], name, theory=True))
     threshold = float(measured["threshold"])
     up = {"type": "log"} if view.scale == "log" else {"rangemode": "tozero"}
     words = (
         f"Singular values of A over {view.steps} steps of gradient descent, solid, and of the self-consistent theory, "
-        f"dashed; the {view.rank} largest end at {_list(measured['singular_value'][-1, : view.rank])}; "
+        f"dashed; the {view.rank} largest end at {_list(run[-1, : view.rank])}; "
         f"the threshold σ²w is {threshold:.3g}."
     )
     shapes = [draw.level(threshold, "σ²w")]
