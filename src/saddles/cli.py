@@ -381,7 +381,7 @@ def doctor(data: DataOption = None) -> None:
 
 def _show(made: Any) -> None:
     record = made.record
-    words = "finished" if made.repeated else "shown from an earlier identical run (--fresh computes it again)"
+    words = "finished" if made.computed else "shown from an earlier identical run (--fresh computes it again)"
     head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
     out.print(f"{head}: {words}, {_duration(record['wall_time_s'])}", highlight=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")

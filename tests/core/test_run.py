@@ -48,13 +48,13 @@ def test_a_finished_identical_run_is_shown_not_repeated():
     first = run_experiment(ROW)
     assert first.folder.parent.as_posix() == "runs/toy/decay"
     again = run_experiment(ROW)
-    assert (again.folder, again.repeated, len(toy_experiment.calls)) == (first.folder, False, 3)
+    assert (again.folder, again.computed, len(toy_experiment.calls)) == (first.folder, False, 3)
     assert again.claims == first.claims
     assert run_experiment(ROW, seed=1).folder != first.folder
     assert run_experiment(ROW, changes={"rate": 2.0}).folder != first.folder
     fresh = run_experiment(ROW, fresh=True)
     assert fresh.folder.name == f"{first.folder.name}-2"
-    assert fresh.repeated
+    assert fresh.computed
 
 
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt(), SaddlesError("it broke")])

@@ -37,7 +37,7 @@ class Run:
     folder: Path
     record: Mapping[str, Any]
     claims: list[Claim]
-    repeated: bool
+    computed: bool
     """False where a finished identical run was found and shown."""
 
     @property
@@ -82,7 +82,7 @@ def run_experiment(
         folder = planned_folder(row, size=size, seed=seed, changes=changes, out=out, root=root, fresh=fresh)
     record = _record(folder)
     if record is not None and record["status"] == FINISHED:
-        return Run(folder, record, read_claims(folder / "claims.json"), repeated=False)
+        return Run(folder, record, read_claims(folder / "claims.json"), computed=False)
     return _carry_out(row, size, seed, settings, folder)
 
 
@@ -93,7 +93,7 @@ def resume(folder: str | os.PathLike[str]) -> Run:
     if record is None:
         raise SaddlesError.about(f"{folder} came", "it holds no run.json", "give the folder of an interrupted run")
     if record["status"] == FINISHED:
-        return Run(place, record, read_claims(place / "claims.json"), repeated=False)
+        return Run(place, record, read_claims(place / "claims.json"), computed=False)
     if record["versions"].get("saddles") != saddles.__version__:
         raise SaddlesError.about(
             f"{folder} was begun with saddles {record['versions'].get('saddles')}",
@@ -164,7 +164,7 @@ def _carry_out(row: Experiment, size: str, seed: int, settings: dict[str, Any], 
     context = Context(seed=seed, size=size, part=_store(parts), folder=lambda name: parts / name)
     if not _first_process():
         row.load().run(dict(settings), context)
-        return Run(folder, {}, [], repeated=True)
+        return Run(folder, {}, [], computed=True)
     try:
         parts.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -208,7 +208,7 @@ def _carry_out(row: Experiment, size: str, seed: int, settings: dict[str, Any], 
     record |= {"status": FINISHED, "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
     _write_record(folder, record)
     shutil.rmtree(parts, ignore_errors=True)
-    return Run(folder, record, claims, repeated=True)
+    return Run(folder, record, claims, computed=True)
 
 
 def _write_results(
