@@ -1,5 +1,6 @@
 """A number over one or two axes of a grid."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,9 +68,11 @@ def test_every_claim_has_a_panel_and_failures_are_marked():
 def test_one_value_is_drawn_too():
     over_grid(values(rate=[1.0], width=[1.0])).savefig("one.png")
     over_grid(values(seed=[0, 1])).savefig("seeds.png")
+    assert all(Path(name).stat().st_size > 1000 for name in ("one.png", "seeds.png"))
 
 
 def test_numbers_that_are_not_there_draw_without_a_word():
     empty = values(rate=[1.0, 2.0], width=[1, 2], seed=[0, 1]) * np.nan
     over_grid(empty).savefig("nothing.png")
     over_grid(empty.isel(width=0, drop=True)).savefig("nothing-line.png")
+    assert all(Path(name).stat().st_size > 1000 for name in ("nothing.png", "nothing-line.png"))
