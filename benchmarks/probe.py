@@ -176,7 +176,7 @@ def recorder_overhead(full: bool) -> None:
     from saddles import probe
 
     gpu = torch.cuda.is_available()
-    device, batch, tokens, steps, every = ("cuda", 8, 256, 100, 50) if gpu else ("cpu", 2, 128, 10, 10)
+    device, batch, tokens, steps, every = ("cuda", 64, 512, 50, 50) if gpu else ("cpu", 2, 128, 10, 10)
     pairs = (21 if full else 9) if gpu else (9 if full else 3)
     name = torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads"
     print(f"live recorder, GPT-2 small, batch {batch} × {tokens}, one measurement in 50 steps, {name}")
