@@ -2,6 +2,8 @@
 
 import json
 import re
+import runpy
+from types import SimpleNamespace
 
 import pytest
 import xarray as xr
@@ -9,6 +11,8 @@ from doc_pages import ROOT, name, pages
 from measured import RESULTS, Passage, agrees, passages, record, stored
 
 import saddles
+
+derive = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "derive.py")))
 
 PAGES = [page for page in pages() if passages(page)]
 FILES = {file.name: json.loads(file.read_text("utf-8"))["records"] for file in sorted(RESULTS.glob("*.json"))}
@@ -36,7 +40,12 @@ def test_records_say_where_they_come_from(place):
         return
     assert {"command", "machine", "date", "values"} <= set(found)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
-    assert found["values"]
+    assert found["values"] or found["derived"]
+
+
+@pytest.mark.parametrize("place", derive.DERIVED)
+def test_what_a_trajectory_tells_is_computed_not_typed(place):
+    assert record(place)["derived"] == derive.derived(place), "run python docs/derive.py"
 
 
 def test_every_record_is_referred_to():

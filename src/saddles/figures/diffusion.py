@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.colors import Normalize
+from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, THEORY, look
 from saddles.measures.concept_space import exponential_tail, learning_times, speed
@@ -60,22 +61,24 @@ def slowing(trajectory: xr.Dataset) -> Figure:
     with look():
         figure, above, below = _two_rows(1)
         left, right = above.subplots(1, 2, width_ratios=[1.15, 1])
+        colours = _shades(trajectory)
         for k, separation in enumerate(trajectory["separation"].values):
             one, fit = pace.isel(separation=k), tail.isel(separation=k)
-            colour = COLOURS[k % len(COLOURS)]
-            left.plot(one["time"], one, ".-", color=colour, label=f"separation {separation:g}", linewidth=1.2)
+            words = f"separation {separation:g}"
             if np.isfinite(fit["rate"]):
                 top = int(one.argmax("time"))
                 used = slice(top, top + max(int(fit["instants"]), 2))
                 t = one["time"].values[used]
                 level = float(np.log(np.maximum(one.values[used], 1e-12)).mean() + float(fit["rate"]) * t.mean())
-                words = f"tail: rate {float(fit['rate']):.2g} a step, R² = {float(fit['fit']):.2f}"
-                left.plot(t, np.exp(level - float(fit["rate"]) * t), **THEORY, label=words)
+                left.plot(t, np.exp(level - float(fit["rate"]) * t), **THEORY | {"color": colours[k], "linewidth": 2})
+                words += f": rate {float(fit['rate']):.2g} a step, R² = {float(fit['fit']):.2f}"
+            left.plot(one["time"], one, ".-", color=colours[k], label=words, linewidth=0.9, alpha=0.8)
+        left.plot([], [], **THEORY, label="exponential fit of the tail")
         left.set(xlabel="step", ylabel="|dC/dt| of class 11, a step", yscale="log")
         left.set_ylim(bottom=max(1e-7, left.get_ylim()[0]))
         left.locator_params(axis="x", nbins=5)
         left.set_title("Speed in concept space")
-        left.legend(loc="upper right", fontsize=8)
+        left.legend(loc="lower left", fontsize=7.5)
         _ways(right, trajectory)
         _strip(below[0], trajectory.isel(separation=-1))
     return figure
@@ -97,20 +100,18 @@ def _two_rows(strips: int) -> tuple[Figure, Any, list[Any]]:
     return figure, parts[0], list(parts[1:])
 
 
-def _shade(trajectory: xr.Dataset) -> tuple[Any, Normalize]:
+def _shades(trajectory: xr.Dataset) -> list[Any]:
+    """One colour a separation, darker where it is weaker."""
     values = trajectory["separation"].values
-    from matplotlib import colormaps
-
-    span = Normalize(float(values.min()), float(values.max()) if len(values) > 1 else float(values.min()) + 1)
-    return colormaps[HEAT], span
+    if len(values) == 1:
+        return [COLOURS[0]]
+    return [colormaps[HEAT](0.9 * (value - values.min()) / np.ptp(values)) for value in values]
 
 
 def _ways(axis: Any, trajectory: xr.Dataset) -> None:
     path = trajectory["output"].sel(point="11").transpose("time", "separation", "seed", "coordinate")
     several = path.sizes["separation"] > 1
-    shades, span = _shade(trajectory)
-    for k, separation in enumerate(path["separation"].values):
-        colour = shades(0.9 * span(separation)) if several else COLOURS[0]
+    for k, (separation, colour) in enumerate(zip(path["separation"].values, _shades(trajectory), strict=True)):
         for n in range(path.sizes["seed"] if not several and path.sizes["seed"] > 1 else 0):
             axis.plot(*path.isel(separation=k, seed=n).values.T, color="#cccccc", linewidth=0.9, zorder=1)
         x, y = path.isel(separation=k).mean("seed").values.T
@@ -145,6 +146,7 @@ def _when(axis: Any, trajectory: xr.Dataset) -> None:
         axis.plot(separations, when, mark, color=colour, markersize=5, alpha=0.6)
         late = np.where(np.isnan(when), 1.3 * end, when)
         label = f"{name} ({'blue' if name == 'colour' else 'small'})"
+        label += "" if when.shape[1] == 1 else ", line: mean"
         axis.plot(separations, np.exp(np.log(late).mean(axis=1)), color=colour, label=label, **MEASURED)
         for separation in separations[np.isnan(when).any(axis=1)]:
             axis.plot([separation], [1.3 * end], "^", color=colour, markersize=9)
@@ -152,6 +154,9 @@ def _when(axis: Any, trajectory: xr.Dataset) -> None:
     axis.axhline(end, color=GREY, linewidth=0.8)
     axis.text(separations[0], 1.03 * end, "end of the run", fontsize=7.5, color=GREY, va="bottom")
     axis.set(xlabel="colour separation", ylabel="step at which class 11 has it for good", yscale="log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axis.yaxis.set_minor_locator(NullLocator())
     axis.set_title("Order of learning")
     axis.legend(loc="lower left", fontsize=8)
 

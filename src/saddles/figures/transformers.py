@@ -97,7 +97,7 @@ def _spectra(axis: Axes, trajectory: xr.Dataset, layer: int, head: int, product:
     for place, shade in zip(places, colormaps["Greens"](np.linspace(0.4, 0.95, len(places))), strict=True):
         values = one["singular_value"].isel(instant=place).dropna("index").values
         if values.size and values[0] > 0:
-            label = f"change, epoch {float(one['instant'][place]) / per_epoch:.2g}"
+            label = f"change, epoch {_short(float(one['instant'][place]) / per_epoch)}"
             axis.plot(np.arange(1, values.size + 1), values / values[0], color=shade, linewidth=1.6, label=label)
     axis.set(title=f"{WORDS[product]}, layer {layer + 1}, head {head + 1}", ylim=(0, 1.03), xlim=(0, 1.02 * first.size))
     axis.set(xlabel="index of singular value", ylabel="singular value / largest")
@@ -159,6 +159,11 @@ def _accuracy(axis: Axes, trajectory: xr.Dataset) -> None:
         axis.set(title="Learning rate", ylabel="rate", ylim=(0, None))
         axis.ticklabel_format(axis="y", scilimits=(-2, 2))
     _epochs(axis, trajectory)
+
+
+def _short(number: float) -> str:
+    """Two digits, or all of a whole part."""
+    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _epochs(axis: Axes, trajectory: xr.Dataset) -> None:

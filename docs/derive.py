@@ -1,0 +1,164 @@
+"""Compute the numbers that pages tell of stored trajectories, and write them into the records.
+
+    python docs/derive.py
+
+A record of docs/results/FILE.json that is listed here gets `derived`, what was computed of each trajectory: nobody
+types it. What a trajectory does not hold (the hours of a machine, say) stays in `values`. A test computes it again.
+"""
+
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from saddles import load
+from saddles.core.experiment import find
+from saddles.diffusion.experiments import verdicts
+from saddles.measures.concept_space import exponential_tail
+from saddles.studies import order_against_sim
+from saddles.transformers.experiments.verdicts import growth as rank_growth
+
+RESULTS = Path(__file__).parent / "results"
+Derive = Callable[[xr.Dataset], dict[str, Any]]
+
+
+def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Derive:
+    """Stable ranks by layer, mean over heads, of every scale and seed, with losses and claims."""
+
+    def derive(run: xr.Dataset) -> dict[str, Any]:
+        found: dict[str, Any] = {"seconds": run.attrs["wall_time_s"], "steps": int(run["step"][-1])}
+        seen = [int(np.abs(run["epoch"].values - epoch).argmin()) for epoch in epochs]
+        for product in ("KQ", "VO"):
+            parts = rank_growth(run, product)
+            rank = run["stable_rank"].sel(product=product).mean("head")
+            parts |= {"initial": run["initial_stable_rank"].sel(product=product).mean("head")}
+            parts |= {f"after epoch {run['epoch'].values[k]:.3g}": rank.isel(time=k) for k in seen}
+            for words, value in parts.items():
+                rows = value.transpose("scale", "seed", "layer")
+                found |= {f"{product}, {words}, {label}": row for label, row in _runs(rows)}
+        for name in ("train_loss", "test_loss", "test_accuracy"):
+            rows = run[name].transpose("scale", "seed", "time")
+            for label, row in _runs(rows):
+                left = row.dropna("time")
+                found |= (
+                    {f"{name}, {label}: last, highest, lowest": [left[-1], left.max(), left.min()]} if left.size else {}
+                )
+        judged = find(experiment).load().claims(run, size)
+        holds = sum(claim.verdict == "holds" for claim in judged)
+        return (
+            found | {claim.claim: claim.value for claim in judged} | {"claims that hold": holds, "claims": len(judged)}
+        )
+
+    return derive
+
+
+def _runs(rows: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
+    """Each scale and seed under its name."""
+    scales, seeds = rows.sizes["scale"], rows.sizes["seed"]
+    return [
+        (f"scale {float(rows['scale'][i]):g}, seed {k + 1}", rows[i, k]) for i in range(scales) for k in range(seeds)
+    ]
+
+
+def order(run: xr.Dataset) -> dict[str, Any]:
+    """Figure 6a: when each concept is there."""
+    when = verdicts.times_learned(run)
+    rows = {
+        f"separation {separation:g}, {concept}": when.sel(separation=separation, coordinate=concept)
+        for separation in run["separation"].values
+        for concept in ("colour", "size")
+    }
+    rho = [verdicts.order_claims(run.isel(seed=[k]), "gpu")[2].value for k in range(run.sizes["seed"])]
+    return (
+        rows
+        | {"separation": run["separation"], "rho of each seed": rho}
+        | {c.claim: c.value for c in verdicts.order_claims(run, "gpu")}
+    )
+
+
+def against_sim(run: xr.Dataset) -> dict[str, Any]:
+    """The study's numbers."""
+    study = order_against_sim(run)
+    numbers = {str(name): study[name] for name in study.data_vars if study[name].ndim == 0}
+    agree = study["agrees"].astype(float)
+    return numbers | {"agree": agree.sum(), "runs": agree.size, "agree by separation": agree.mean("seed")}
+
+
+def memorisation(run: xr.Dataset) -> dict[str, Any]:
+    """Figure 6b: transient rises."""
+    whole, single = verdicts.concept_error(run), verdicts.concept_error(run, ensemble=False)
+    found: dict[str, Any] = {}
+    for k, separation in enumerate(run["separation"].values):
+        rows = [verdicts.transient_rise(single.isel(separation=k, seed=n)) for n in range(run.sizes["seed"])]
+        mean = whole.isel(separation=k)
+        found[f"separation {separation:g}, rises of seeds"] = rows
+        found[f"separation {separation:g}, rise of the mean, and its top's step"] = [
+            verdicts.transient_rise(mean), run["time"][verdicts.highest(mean)]]  # fmt: skip
+    strong = whole.isel(separation=-1)
+    return found | {"steps": run["time"], "error of the mean at the strongest": strong}
+
+
+def slowing(run: xr.Dataset) -> dict[str, Any]:
+    """Figure 6c: the tail's fit, of the mean over seeds and of each."""
+    path, target = verdicts.unseen(run), run["target"]
+    mean = exponential_tail(path.mean("seed"), target)
+    single = [exponential_tail(path.isel(seed=k), target)["fit"] for k in range(run.sizes["seed"])]
+    fits = {f"R² of seed {k + 1}": fit for k, fit in enumerate(single)}
+    return {str(name): mean[name] for name in mean.data_vars} | fits | {"separation": run["separation"]}
+
+
+VIT, GPT2 = "transformers/vit-cifar10-adam", "transformers/gpt2-wikitext"
+SWEEP, LONG = "diffusion-figure-6a", "diffusion-figure-6b"
+DERIVED: dict[str, dict[str, Derive]] = {
+    "transformers.json#h200": {"transformers-vit-cifar10-adam": growth(VIT, (1, 5, 126, 500), "paper")},
+    "transformers.json#init-scale": {"transformers-vit-init-scale": growth("transformers/vit-init-scale", (100,))},
+    "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth("transformers/vit-cifar10-sgd", (1, 6, 26, 100))},
+    "transformers.json#gpt2": {"transformers-gpt2-wikitext2": growth(GPT2, (0.034, 3))},
+    "transformers.json#enwik8": {"transformers-gpt2-enwik8": growth(GPT2, (0.001, 0.0036, 0.0046, 0.1))},
+    "diffusion.json#figure-6a": {SWEEP: order},
+    "diffusion.json#sim": {SWEEP: against_sim},
+    "diffusion.json#figure-6b": {SWEEP: memorisation, LONG: memorisation},
+    "diffusion.json#figure-6c": {SWEEP: slowing, LONG: slowing},
+}
+
+
+def derived(place: str) -> dict[str, Any]:
+    """The numbers of one record by trajectory, to five digits."""
+    found = {}
+    for name, derive in DERIVED[place].items():
+        values = derive(load(RESULTS / f"{name}.zarr").load())
+        found[f"{name}.zarr"] = {words: _rounded(value) for words, value in values.items()}
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    flat = np.atleast_1d(np.asarray(value, dtype=float)).ravel()
+    rows = [float(f"{number:.5g}") if np.isfinite(number) else str(number) for number in flat]
+    return rows if np.ndim(value) else rows[0]
+
+
+def main() -> None:
+    """Write all of them."""
+    for place in DERIVED:
+        file, _, key = place.partition("#")
+        stored = RESULTS / file
+        whole = json.loads(stored.read_text("utf-8"))
+        told = [load(RESULTS / f"{name}.zarr").attrs for name in DERIVED[place]]
+        facts = {
+            "command": "; ".join(one.get("command", one.get("made_by", "saddles run")) for one in told),
+            "machine": "; ".join(dict.fromkeys(one.get("machine", one.get("device", "")) for one in told)),
+            "date": datetime.date.today().isoformat(),
+            "values": {},
+        }
+        record = facts | whole["records"].get(key, {}) | {"derived": derived(place)}
+        whole["records"][key] = record
+        stored.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        print(place)
+
+
+if __name__ == "__main__":
+    main()
