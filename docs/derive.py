@@ -3,12 +3,15 @@
     python docs/derive.py
 
 A record of docs/results/FILE.json that is listed here gets `derived`, what was computed of each trajectory: nobody
-types it. What a trajectory does not hold (the hours of a machine, say) stays in `values`. A test computes it again.
+types it. What a trajectory does not hold (the hours of a machine, say) stays in `values`. The claims of the
+trajectories, judged at the size they were run at, go to claims-large.json in the form of claims.json. A test computes
+all of it again.
 """
 
 import datetime
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +129,38 @@ DERIVED: dict[str, dict[str, Derive]] = {
 }
 
 
+JUDGED = [
+    ("linear-figure-2", "linear/figure-2"),
+    ("transformers-vit-cifar10-adam", VIT),
+    ("transformers-vit-cifar10-sgd", "transformers/vit-cifar10-sgd"),
+    ("transformers-vit-init-scale", "transformers/vit-init-scale"),
+    ("transformers-gpt2-wikitext2", GPT2),
+    ("transformers-gpt2-enwik8", GPT2),
+    (SWEEP, "diffusion/figure-6a"),
+    (SWEEP, "diffusion/figure-6b"),
+    (LONG, "diffusion/figure-6b"),
+    (SWEEP, "diffusion/figure-6c"),
+]
+
+
+def judged() -> dict[str, Any]:
+    """Claims of the stored trajectories: a record for each pair of experiment and trajectory."""
+    records: dict[str, Any] = {}
+    for name, experiment in JUDGED:
+        row, run = find(experiment), load(RESULTS / f"{name}.zarr").load()
+        size = run.attrs["size"]
+        facts = {"title": row.title, "paper": row.paper, "size": size, "stored": f"results/{name}.zarr"}
+        facts |= {
+            "machine": run.attrs.get("machine", run.attrs.get("device", "")),
+            "wall_time_s": run.attrs["wall_time_s"],
+        }
+        claims = [asdict(one) for one in row.load().claims(run, size)]
+        for one in claims:
+            one |= {key: _rounded(one[key]) for key in ("value", "spread")}
+        records[f"{experiment}@{name}"] = facts | {"claims": claims}
+    return {"records": records}
+
+
 def derived(place: str) -> dict[str, Any]:
     """The numbers of one record by trajectory, to five digits."""
     found = {}
@@ -158,6 +193,7 @@ def main() -> None:
         whole["records"][key] = record
         stored.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
         print(place)
+    (RESULTS / "claims-large.json").write_text(json.dumps(judged(), indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def note(page: Path, command: str, machine: str) -> list[str]:
     """Add what is missing; returns the places that changed."""
     changed: dict[str, dict[str, Any]] = {}
     for passage in passages(page):
-        if passage.settings or not passage.records or passage.records[0].startswith("claims.json"):
+        if passage.settings or not passage.records or passage.records[0].startswith("claims"):
             continue
         known = tuple(n for place in passage.records for n in numbers_in(_record(place, changed)))
         if all(agrees(word, known) for word in passage.numbers()):

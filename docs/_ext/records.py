@@ -16,6 +16,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 RESULTS = Path(__file__).parents[1] / "results"
+LARGE = "claims-large.json"
 LINK = re.compile(r"\[([^\]]+)\]\(results/([\w-]+\.json#[\w./-]+)\)")
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,12 @@ class Claims(_Markdown):
 
     def run(self) -> list[nodes.Node]:
         """A table an experiment."""
-        return self.show(lab_lines(read("claims.json"), self.arguments[0]))
+        lab = self.arguments[0]
+        large = lab_lines(read(LARGE), lab)
+        return self.show(
+            lab_lines(read("claims.json"), lab)
+            + (["On one H200, from stored trajectories:", "", *large] if large else [])
+        )
 
 
 class AllClaims(_Markdown):
@@ -75,7 +81,8 @@ class AllClaims(_Markdown):
 
     def run(self) -> list[nodes.Node]:
         """A table of counts, then a list."""
-        return self.show(count_lines(read("claims.json")))
+        large = "At sizes `gpu` and `paper`, on one H200, judged from the stored trajectories:"
+        return self.show([*count_lines(read("claims.json")), large, "", *count_lines(read(LARGE))])
 
 
 class Records(_Markdown):
@@ -97,9 +104,11 @@ def _common(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record_lines(record: dict[str, Any]) -> list[str]:
-    plain = {key: value for key, value in record.items() if key not in ("values", "claims")}
+    plain = {key: value for key, value in record.items() if key not in ("values", "claims", "derived")}
     lines = [f"{safe(key)}: {_words(value)}  " for key, value in plain.items()]
     rows = [(safe(what), safe(_number(value))) for what, value in record.get("values", {}).items()]
+    for name, found in record.get("derived", {}).items():
+        rows += [(safe(f"{name}: {what}"), safe(_number(value))) for what, value in found.items()]
     rows += [(safe(claim["claim"]), safe(_number(claim["value"]))) for claim in record.get("claims", [])]
     if rows:
         lines += ["", "| what | value |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
@@ -128,14 +137,12 @@ def lab_lines(found: dict[str, Any], lab: str) -> list[str]:
     for name, record in found["records"].items():
         if not name.startswith(f"{lab}/"):
             continue
-        lines += [f"**`{name}`** {safe(record['title'])}", ""]
+        lines += [f"**`{name.partition('@')[0]}`** {safe(record['title'])}", ""]
         if "claims" not in record:
             lines += [f"Not run: {safe(record['skipped'])}.", ""]
             continue
-        lines += [
-            f"Size `{record['size']}`, seed {record['seed']}, {record['wall_time_s']:.0f} s, {record['date']}.",
-            "",
-        ]
+        made = f"`{record['stored']}`" if "stored" in record else f"seed {record['seed']}, {record['date']}"
+        lines += [f"Size `{record['size']}`, {record['wall_time_s']:.0f} s, {made}.", ""]
         lines += ["| verdict | claim | where | value | asked | spread | seeds |", "|---|---|---|---|---|---|---|"]
         for claim in record["claims"]:
             reason = f" *{safe(claim['reason'])}*" if claim["reason"] else ""
@@ -161,7 +168,7 @@ def count_lines(found: dict[str, Any]) -> list[str]:
         missing = sum("claims" not in record for record in rows.values())
         lines.append(f"| [{lab}](#{lab}) | {len(rows)} | {missing} | " + " | ".join(map(str, counts)) + " |")
         fails += [
-            f"- `{name}`: {safe(claim['claim'])}. {safe(claim['reason'])}."
+            f"- `{name.rpartition('@')[2]}`: {safe(claim['claim'])}; {safe(claim['reason'])}."
             for name, claim in claims if claim["verdict"] == "fails"
         ]  # fmt: skip
     return [*lines, "", "Those that fail:", "", *fails, ""]
