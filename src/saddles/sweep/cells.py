@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from saddles.core import provenance
 from saddles.core.claim import Claim
 from saddles.core.data import require_data
 from saddles.core.errors import SaddlesError
@@ -117,9 +118,9 @@ _turn = threading.Lock()
 
 def compute(task: Task) -> list[Outcome] | Refusal:
     """Compute the cells of a task, one after another or together where the experiment can; errors become outcomes."""
-    from saddles.sweep.plan import differences, versions_here
+    from saddles.sweep.plan import differences
 
-    differ = differences(task.versions, versions_here()) if task.versions is not None else None
+    differ = differences(task.versions, provenance.versions()) if task.versions is not None else None
     if differ:
         return Refusal(f"process {os.getpid()}", f"it has {differ[1]} and not {differ[0]}")
     with _turn, one_thread():
