@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,8 @@ class Outcome:
     """Status of the trajectory, such as `finished`, `stopped: diverged at step 7` or `claims not judged: …`."""
     error: str = ""
     trace: str = ""
+    apart: str = ""
+    """Error of the program that this cell was to share, where each of its cells succeeds alone."""
 
     @property
     def digest(self) -> str:
@@ -157,6 +159,7 @@ def groups(task: Task) -> list[list[Job]]:
 def _together(task: Task, jobs: Sequence[Job]) -> list[Outcome]:
     """One program for several cells; where it fails, each alone, so that the error is put to the right one."""
     module: Any = task.row.load()
+    shared = ""
     if len(jobs) > 1:
         began = time.perf_counter()
         try:
@@ -164,9 +167,11 @@ def _together(task: Task, jobs: Sequence[Job]) -> list[Outcome]:
             made = module.run_many([dict(j.settings) for j in jobs], [Context(j.seed, task.size) for j in jobs])
             share = (time.perf_counter() - began) / len(jobs)
             return [_judged(task, job, one, share) for job, one in zip(jobs, made, strict=True)]
-        except Exception:  # told below, by the cell that it belongs to
-            pass
-    return [_alone(task, job) for job in jobs]
+        except Exception as error:
+            shared = _told(error)
+    outcomes = [_alone(task, job) for job in jobs]
+    owned = any(outcome.error for outcome in outcomes)
+    return outcomes if owned else [replace(outcome, apart=shared) for outcome in outcomes]
 
 
 def _alone(task: Task, job: Job) -> Outcome:
