@@ -1,8 +1,9 @@
 """Sphinx: the site is built by `make docs`, and a warning is an error."""
 
-import importlib.metadata
 import sys
 from pathlib import Path
+
+import saddles
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
@@ -10,7 +11,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 project = "saddles"
 author = "the authors of saddles"
 project_copyright = author
-release = version = importlib.metadata.version("saddles")
+release = version = saddles.__version__
 
 extensions = [
     "sphinx.ext.autodoc",

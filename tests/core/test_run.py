@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import os
 import stat
@@ -8,7 +9,7 @@ import toy_experiment
 import xarray as xr
 
 import saddles
-from saddles.core import experiment
+from saddles.core import experiment, provenance
 from saddles.core.errors import SaddlesError
 from saddles.core.experiment import find, register, registry
 from saddles.core.run import planned_folder, resume, run_experiment
@@ -88,6 +89,24 @@ def test_resume_refuses_another_version(registered, monkeypatch):
     monkeypatch.setattr(saddles, "__version__", "99.0")
     with pytest.raises(SaddlesError, match=r"this is 99\.0"):
         resume("here")
+
+
+def test_a_source_tree_that_is_not_installed_goes_on_with_its_own_run(registered, monkeypatch):
+    found = importlib.metadata.version
+
+    def version(name):
+        if name == "saddles":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    provenance._installed.cache_clear()
+    toy_experiment.trouble.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(ROW, out="here")
+    assert resume("here").record["versions"]["saddles"] == saddles.__version__
+    stored = xr.open_zarr("here/trajectory.zarr", chunks=None)
+    assert json.loads(stored.attrs["versions"]) == provenance.versions()
 
 
 def test_an_existing_folder_is_never_touched(tmp_path):

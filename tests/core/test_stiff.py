@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from saddles.core.mirror import StepError
+from saddles.core.ndf import StepError
 from saddles.core.stiff import Implicit
 from saddles.core.threads import one_thread
 

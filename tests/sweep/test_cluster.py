@@ -12,12 +12,13 @@ from pathlib import Path
 import grid_experiment
 import pytest
 
+import saddles
+from saddles.core import provenance
 from saddles.core.errors import SaddlesError
 from saddles.sweep import cluster
 from saddles.sweep.begin import sweep
 from saddles.sweep.cells import Job, Outcome, Refusal, Task, compute
 from saddles.sweep.cluster import Cluster
-from saddles.sweep.plan import versions_here
 
 distributed = pytest.importorskip("distributed")
 
@@ -130,10 +131,10 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
 
 
 def test_a_worker_with_another_version_is_refused_and_named(dask, monkeypatch):
-    real = versions_here()
+    real = provenance.versions()
     with pytest.raises(SaddlesError, match=r"the worker tcp://.* is refused: it has saddles .*has saddles 99\.0"):
         Cluster(dask[0], real | {"saddles": "99.0"}, print)
-    monkeypatch.setattr("saddles.sweep.begin.versions_here", lambda: real | {"saddles": "99.0"})
+    monkeypatch.setattr(saddles, "__version__", "99.0")
     with pytest.raises(SaddlesError, match="install the same versions there"):
         sweep(ROW, {"rate": [1.0]}, out="s", on=dask[0])
     assert not Path("s").exists()
@@ -176,7 +177,7 @@ def test_one_cell_at_a_time_for_each_gpu(dask, monkeypatch):
         with distributed.Client(address, set_as_default=False) as client:
             while "gpu" not in {row["name"] for row in client.scheduler_info(n_workers=-1)["workers"].values()}:
                 time.sleep(0.1)
-        engine = Cluster(address, versions_here(), print)
+        engine = Cluster(address, provenance.versions(), print)
         try:
             assert engine.slots == 1
             task = Task(ROW, "tiny", (Job(0, ROW.settings("tiny"), 0),))

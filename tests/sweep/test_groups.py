@@ -1,5 +1,8 @@
 """Cells that share a compiled program keep their numbers, to the last bit."""
 
+from dataclasses import replace
+
+import grid_experiment
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ from saddles.concepts.sgd import SGD, Batch, train, train_together
 from saddles.concepts.task import Identity
 from saddles.core.errors import SaddlesError
 from saddles.core.experiment import registry
+from saddles.sweep.begin import sweep
 from saddles.sweep.cells import Job, Task, compute
 
 SHORT = {"samples": 64, "batch": 16, "epochs": 3, "seeds": 1}
@@ -36,6 +40,24 @@ def test_together_gives_the_bytes_of_each_alone(name, dim):
     assert [one.error for one in together] == [""] * 4
     assert [one.digest for one in together] == [made[0].digest for made in alone if isinstance(made, list)]
     assert len({one.digest for one in together}) == 4
+
+
+GROUPED = replace(grid_experiment.ROW, together=("rate",))
+
+
+def broken_together(settings, contexts):
+    raise MemoryError("too much at once")
+
+
+def test_a_shared_program_that_fails_by_itself_is_told_once(monkeypatch):
+    monkeypatch.setattr(grid_experiment, "run_many", broken_together, raising=False)
+    with pytest.warns(UserWarning, match="one by one: MemoryError: too much at once") as told:
+        made = sweep(GROUPED, {"rate": [1.0, 2.0], "points": [3, 4]}, out="s", on="serial")
+    assert len(told) == 1
+    assert (made.failed, made.missing) == ([], 0)
+    assert {row["computed_apart"] for row in made.rows.values()} == {"MemoryError: too much at once"}
+    alone = sweep(grid_experiment.ROW, {"rate": [1.0, 2.0], "points": [3, 4]}, out="t", on="serial")
+    assert [made.rows[k]["digest"] for k in range(4)] == [alone.rows[k]["digest"] for k in range(4)]
 
 
 def test_a_run_that_diverges_does_not_cut_the_others_short():

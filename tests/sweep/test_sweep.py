@@ -196,6 +196,7 @@ def test_an_error_in_a_shared_program_is_put_to_its_cell(monkeypatch):
     made = sweep(replace(ROW, together=("trouble",)), {"trouble": ["none", "error"]}, out="s", on="serial")
     assert [row["cell"] for row in made.failed] == [1]
     assert made.errors[0][0] == "RuntimeError: it broke here"
+    assert not any("computed_apart" in row for row in made.rows.values())
 
 
 def test_the_command_tells_and_exits(command):

@@ -1,8 +1,7 @@
 """A stiff integrator for S' = g(β(S)), g = −∇L, that pays for gradients only.
 
-Variable-order backward differentiation (NDF, orders 1 to 5, in backward differences: Shampine and
-Reichelt, The MATLAB ODE Suite). The Jacobian is −∇²L diag(dβ/dS): the slopes dβ/dS are known exactly and are
-zero for coordinates that are not learned yet, and ∇²L is learned from the gradients themselves by
+Variable-order backward differentiation (`core.ndf`). The Jacobian is −∇²L diag(dβ/dS): the slopes dβ/dS are known
+exactly and are zero for coordinates that are not learned yet, and ∇²L is learned from the gradients themselves by
 symmetric rank-one secant updates, with one Hessian column a newly active coordinate. A wrong Hessian
 costs iterations, never accuracy: every step solves its equation with true gradients.
 
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from saddles.core import ndf
 from saddles.core.coordinates import LogScale
 
 Force = Callable[[np.ndarray], np.ndarray]
@@ -23,33 +23,8 @@ Force = Callable[[np.ndarray], np.ndarray]
 Columns = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(β, indices) -> columns of ∇²L, shape (coordinate, index)."""
 
-ORDERS = 5
-_KAPPA = np.array([0.0, -0.1850, -1 / 9, -0.0823, -0.0415, 0.0])
-GAMMA = np.hstack([0.0, np.cumsum(1 / np.arange(1, ORDERS + 1))])
-ALPHA = (1 - _KAPPA) * GAMMA
-ERROR = _KAPPA * GAMMA + 1 / np.arange(1, ORDERS + 2)
-
-NEWTON_ITERATIONS = 6
-NEWTON_FRACTION = 0.05
-"""The equation of a step is solved to this fraction of the tolerance."""
-
-
 OVERFLOW = 1e30
 """A trial step to a β beyond this is refused without asking for its gradient."""
-
-
-class StepError(RuntimeError):
-    """No step is small enough: the force is not finite or not smooth here."""
-
-
-def rescale(order: int, factor: float) -> np.ndarray:
-    """The matrix that takes backward differences from step h to step factor·h."""
-    i = np.arange(1, order + 1)[:, None]
-    j = np.arange(1, order + 1)
-    ratio = np.zeros((order + 1, order + 1))
-    ratio[1:, 1:] = (i - 1 - factor * j) / i
-    ratio[0] = 1
-    return np.cumprod(ratio, axis=0)
 
 
 @dataclass(eq=False)
@@ -119,7 +94,7 @@ class Stepper:
 
     def __post_init__(self) -> None:
         self.hessian = Secant.empty(self.coordinates.size)
-        self.differences = np.zeros((ORDERS + 3, self.coordinates.size))
+        self.differences = np.zeros((ndf.ORDERS + 3, self.coordinates.size))
         self.slope = self.evaluate(self.shift)
 
     def evaluate(self, shift: np.ndarray) -> np.ndarray:
@@ -146,14 +121,14 @@ class Stepper:
             path: S at times up to `time`, shape (time, coordinate).
             step: the size of the next step.
         """
-        self.order, self._even, self._rate = ORDERS, 0, 0.5
+        self.order, self._even, self._rate = ndf.ORDERS, 0, 0.5
         self.time, self.step = time, step
-        table = path(time - step * np.arange(ORDERS + 3))
+        table = path(time - step * np.arange(ndf.ORDERS + 3))
         self.shift = table[0].copy()
-        for i in range(ORDERS + 3):
+        for i in range(ndf.ORDERS + 3):
             self.differences[i] = table[0]
             table = table[:-1] - table[1:]
-        self.slope = self.differences[1 : ORDERS + 1].T @ (1 / np.arange(1, ORDERS + 1)) / step
+        self.slope = self.differences[1 : ndf.ORDERS + 1].T @ (1 / np.arange(1, ndf.ORDERS + 1)) / step
 
     def influence(self, shift: np.ndarray) -> np.ndarray:
         """How much each coordinate's motion moves the forces: max|∇²L| dβ/dS."""
@@ -167,7 +142,7 @@ class Stepper:
         while True:
             tries += 1
             if tries > 60 or self.step < 1e-13 * max(abs(self.time), self.step):
-                raise StepError
+                raise ndf.StepError
             solved = self._solve()
             if solved is None:
                 self.failures += 1
@@ -177,11 +152,10 @@ class Stepper:
                     self._change(0.3)
                 continue
             there, correction, spent = solved
-            error = ERROR[self.order] * np.abs(correction).max() / self.tolerance
+            error = ndf.ERROR[self.order] * np.abs(correction).max() / self.tolerance
             if error > 1:
                 self.rejected += 1
-                safety = 0.9 * (2 * NEWTON_ITERATIONS + 1) / (2 * NEWTON_ITERATIONS + spent)
-                self._change(max(0.2, safety * error ** (-1 / (self.order + 1))))
+                self._change(max(0.2, ndf.safety(spent) * error ** (-1 / (self.order + 1))))
                 continue
             break
         self._accept(there, correction, error, spent)
@@ -195,7 +169,7 @@ class Stepper:
 
     def _change(self, factor: float) -> None:
         order = self.order
-        mix = rescale(order, factor) @ rescale(order, 1.0)
+        mix = ndf.rescale(order, factor) @ ndf.rescale(order, 1.0)
         self.differences[: order + 1] = mix.T @ self.differences[: order + 1]
         self.step *= factor
         self._even = 0
@@ -204,10 +178,10 @@ class Stepper:
         """Solve y = predicted + d, d + ψ = c g(y) by Newton's method; None where it does not converge."""
         order = self.order
         predicted = self.differences[: order + 1].sum(axis=0)
-        psi = self.differences[1 : order + 1].T @ GAMMA[1 : order + 1] / ALPHA[order]
-        c = self.step / ALPHA[order]
+        psi = self.differences[1 : order + 1].T @ ndf.GAMMA[1 : order + 1] / ndf.ALPHA[order]
+        c = self.step / ndf.ALPHA[order]
         there, correction, before = predicted.copy(), np.zeros_like(predicted), None
-        for count in range(1, NEWTON_ITERATIONS + 1):
+        for count in range(1, ndf.NEWTON_ITERATIONS + 1):
             force = self.evaluate(there)
             if not np.isfinite(force).all():
                 return None
@@ -221,7 +195,7 @@ class Stepper:
                 if count > 2 and rate > 1.5:
                     return None
             there, correction = there + move, correction + move
-            if min(1.0, self._rate) * size < NEWTON_FRACTION:
+            if min(1.0, self._rate) * size < ndf.NEWTON_FRACTION:
                 return there, correction, count
             before = size
         return None
@@ -253,25 +227,21 @@ class Stepper:
     def _accept(self, there: np.ndarray, correction: np.ndarray, error: float, spent: int) -> None:
         order, table = self.order, self.differences
         self.time, self.shift = self.time + self.step, there
-        table[order + 2] = correction - table[order + 1]
-        table[order + 1] = correction
-        for i in reversed(range(order + 1)):
-            table[i] += table[i + 1]
+        ndf.add_instant(table, order, correction)
         self.slope = table[1 : order + 1].T @ (1 / np.arange(1, order + 1)) / self.step
         self.steps, self._fresh, self._even = self.steps + 1, False, self._even + 1
         if self._even <= order:
             return
         sizes = np.array([
-            ERROR[order - 1] * np.abs(table[order]).max() / self.tolerance if order > 1 else np.inf,
+            ndf.ERROR[order - 1] * np.abs(table[order]).max() / self.tolerance if order > 1 else np.inf,
             error,
-            ERROR[order + 1] * np.abs(table[order + 2]).max() / self.tolerance if order < ORDERS else np.inf,
+            ndf.ERROR[order + 1] * np.abs(table[order + 2]).max() / self.tolerance if order < ndf.ORDERS else np.inf,
         ])  # fmt: skip
         with np.errstate(divide="ignore"):
             factors = sizes ** (-1 / np.arange(order, order + 3))
         best = int(np.argmax(factors))
         self.order = order + best - 1
-        safety = 0.9 * (2 * NEWTON_ITERATIONS + 1) / (2 * NEWTON_ITERATIONS + spent)
-        self._change(float(min(10.0, safety * factors[best])))
+        self._change(float(min(10.0, ndf.safety(spent) * factors[best])))
 
     def between(self, times: Any) -> np.ndarray:
         """S at times inside the last step, from the step's own polynomial; shape (time, coordinate)."""

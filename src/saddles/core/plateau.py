@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from saddles.core.coordinates import LogScale
-from saddles.core.mirror import Columns, Force, StepError, Stepper
+from saddles.core.mirror import Columns, Force, Stepper
+from saddles.core.ndf import StepError
 from saddles.core.progress import bar
 from saddles.core.trajectory import DIVERGED, FINISHED
 

@@ -9,13 +9,22 @@ from typing import Any
 
 import numpy as np
 
-_PACKAGES = ("saddles", "jax", "jaxlib", "diffrax", "equinox", "numpy", "scipy", "xarray", "zarr", "torch")
+import saddles
+
+_PACKAGES = ("jax", "jaxlib", "diffrax", "equinox", "numpy", "scipy", "xarray", "zarr", "torch")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide numbers.
+
+    That of saddles is its own `__version__`: a source tree that is not installed has no other.
+    """
+    return {"python": platform.python_version(), "saddles": saddles.__version__, **_installed()}
 
 
 @functools.cache
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide numbers."""
-    found = {"python": platform.python_version()}
+def _installed() -> dict[str, str]:
+    found = {}
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

@@ -94,10 +94,11 @@ def resume(folder: str | os.PathLike[str]) -> Run:
         raise SaddlesError.about(f"{folder} came", "it holds no run.json", "give the folder of an interrupted run")
     if record["status"] == FINISHED:
         return Run(place, record, read_claims(place / "claims.json"), computed=False)
-    if record["versions"].get("saddles") != saddles.__version__:
+    begun, now = record["versions"].get("saddles", "of unknown version"), versions()["saddles"]
+    if begun != now:
         raise SaddlesError.about(
-            f"{folder} was begun with saddles {record['versions'].get('saddles')}",
-            f"this is {saddles.__version__}",
+            f"{folder} was begun with saddles {begun}",
+            f"this is {now}",
             "start it anew with --fresh",
         )
     return _carry_out(find(record["experiment"]), record["size"], record["seed"], record["settings"], place)

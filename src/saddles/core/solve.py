@@ -166,17 +166,11 @@ def solve(
                 break
             if moved > 0 and int(stats[0]) > 0:
                 step = moved / int(stats[0])
+    saved = jax.tree.map(lambda *leaves: np.concatenate(leaves), *kept)
     return Solution(
-        times=np.concatenate(kept_times),
-        saved=jax.tree.map(lambda *leaves: np.concatenate(leaves), *kept),
-        state=state,
-        end=now,
-        status=status,
-        steps=accepted,
-        rejected=rejected,
-        evaluations=_evaluations_a_step(solver) * (accepted + rejected),
-        wall_time=clock.perf_counter() - began,
-    )
+        np.concatenate(kept_times), saved, state, end=now, status=status, steps=accepted, rejected=rejected,
+        evaluations=_evaluations_a_step(solver) * (accepted + rejected), wall_time=clock.perf_counter() - began,
+    )  # fmt: skip
 
 
 def settle(

@@ -1,8 +1,8 @@
 """A stiff integrator for small flows whose Jacobian has structure: y' = f(y), nothing to compile.
 
-Variable-order backward differentiation (NDF, orders 1 to 5; tables of `core.mirror`). The flow brings its own
-linear algebra: `respond(y, c)` prepares r ↦ (I − cJ(y))⁻¹ r, so that a Jacobian of low rank plus something simple is
-never written out. SciPy's BDF can only factorise dense ones; Kvaerno 5 of `core.solve` compiles for half a minute.
+Variable-order backward differentiation (`core.ndf`). The flow brings its own linear algebra: `respond(y, c)` prepares
+r ↦ (I − cJ(y))⁻¹ r, so that a Jacobian of low rank plus something simple is never written out. SciPy's BDF can only
+factorise dense ones; Kvaerno 5 of `core.solve` compiles for half a minute.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from saddles.core.mirror import ALPHA, ERROR, GAMMA, NEWTON_FRACTION, NEWTON_ITERATIONS, ORDERS, StepError, rescale
+from saddles.core import ndf
 
 Solve = Callable[[np.ndarray], np.ndarray]
 """r -> (I − cJ)⁻¹ r, both of the state's shape."""
@@ -61,10 +61,10 @@ class Implicit:
     def __post_init__(self) -> None:
         slope = self._field(self.state)
         if not np.isfinite(slope).all():
-            raise StepError
+            raise ndf.StepError
         speed = float((np.abs(slope) / np.sqrt(self._tolerance())).max())
         self.step = 0.1 / speed if speed > 0 else 1.0
-        self.differences = np.zeros((ORDERS + 3, *self.state.shape))
+        self.differences = np.zeros((ndf.ORDERS + 3, *self.state.shape))
         self.differences[0], self.differences[1] = self.state, self.step * slope
 
     def _field(self, state: np.ndarray) -> np.ndarray:
@@ -88,12 +88,12 @@ class Implicit:
                 self.change(0.3)
                 continue
             there, correction, spent = solved
-            error = float(ERROR[self.order] * (np.abs(correction) / self._tolerance()).max())
+            error = float(ndf.ERROR[self.order] * (np.abs(correction) / self._tolerance()).max())
             if error <= 1:
                 return self._accept(there, correction, error, spent)
             self.rejected += 1
-            self.change(max(0.2, _safety(spent) * error ** (-1 / (self.order + 1))))
-        raise StepError
+            self.change(max(0.2, ndf.safety(spent) * error ** (-1 / (self.order + 1))))
+        raise ndf.StepError
 
     def snapshot(self) -> tuple[object, ...]:
         """What `restore` needs to go back to before the next step."""
@@ -107,7 +107,7 @@ class Implicit:
     def change(self, factor: float) -> None:
         """Change the step size by a factor, history and all."""
         order = self.order
-        mix = rescale(order, factor) @ rescale(order, 1.0)
+        mix = ndf.rescale(order, factor) @ ndf.rescale(order, 1.0)
         self.differences[: order + 1] = np.tensordot(mix.T, self.differences[: order + 1], 1)
         self.step *= factor
         self._even = 0
@@ -116,8 +116,8 @@ class Implicit:
         """Solve y = predicted + d, d + ψ = c f(y) by a Newton method with one Jacobian; None where it fails."""
         order = self.order
         predicted = self.differences[: order + 1].sum(axis=0)
-        psi = np.tensordot(GAMMA[1 : order + 1], self.differences[1 : order + 1], 1) / ALPHA[order]
-        c = self.step / ALPHA[order]
+        psi = np.tensordot(ndf.GAMMA[1 : order + 1], self.differences[1 : order + 1], 1) / ndf.ALPHA[order]
+        c = self.step / ndf.ALPHA[order]
         tolerance, there, correction, before = self._tolerance(), predicted, np.zeros_like(predicted), None
         force = self._field(there)
         if not np.isfinite(force).all():
@@ -127,7 +127,7 @@ class Implicit:
                 solve = self.flow.respond(there, c)
         except np.linalg.LinAlgError:
             return None
-        for count in range(1, NEWTON_ITERATIONS + 1):
+        for count in range(1, ndf.NEWTON_ITERATIONS + 1):
             move = solve(c * force - psi - correction)
             size = float((np.abs(move) / tolerance).max())
             if not np.isfinite(size):
@@ -138,7 +138,7 @@ class Implicit:
                 if count > 2 and rate > 1.5:
                     return None
             there, correction = there + move, correction + move
-            if min(1.0, self._rate) * size < NEWTON_FRACTION:
+            if min(1.0, self._rate) * size < ndf.NEWTON_FRACTION:
                 return there, correction, count
             before, force = size, self._field(there)
             if not np.isfinite(force).all():
@@ -148,24 +148,17 @@ class Implicit:
     def _accept(self, there: np.ndarray, correction: np.ndarray, error: float, spent: int) -> None:
         order, table = self.order, self.differences
         self.time, self.state = self.time + self.step, there
-        table[order + 2] = correction - table[order + 1]
-        table[order + 1] = correction
-        for i in reversed(range(order + 1)):
-            table[i] += table[i + 1]
+        ndf.add_instant(table, order, correction)
         self.steps, self._even = self.steps + 1, self._even + 1
         if self._even <= order:
             return
         tolerance = self._tolerance()
         sizes = np.array([
-            ERROR[order - 1] * (np.abs(table[order]) / tolerance).max() if order > 1 else np.inf,
+            ndf.ERROR[order - 1] * (np.abs(table[order]) / tolerance).max() if order > 1 else np.inf,
             error,
-            ERROR[order + 1] * (np.abs(table[order + 2]) / tolerance).max() if order < ORDERS else np.inf,
+            ndf.ERROR[order + 1] * (np.abs(table[order + 2]) / tolerance).max() if order < ndf.ORDERS else np.inf,
         ])  # fmt: skip
         factors = np.maximum(sizes, 1e-12) ** (-1 / np.arange(order, order + 3))
         best = int(np.argmax(factors))
         self.order = order + best - 1
-        self.change(float(min(10.0, _safety(spent) * factors[best])))
-
-
-def _safety(spent: int) -> float:
-    return 0.9 * (2 * NEWTON_ITERATIONS + 1) / (2 * NEWTON_ITERATIONS + spent)
+        self.change(float(min(10.0, ndf.safety(spent) * factors[best])))

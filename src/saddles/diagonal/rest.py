@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from saddles.core.coordinates import LogScale
-from saddles.core.mirror import StepError, Stepper
+from saddles.core.mirror import Stepper
+from saddles.core.ndf import StepError
 from saddles.diagonal.risk import Risk
 
 ZERO = 1e-9

@@ -10,7 +10,7 @@ import numpy as np
 from saddles.core.asked import check_keep, check_times
 from saddles.core.coordinates import LogScale
 from saddles.core.errors import SaddlesError
-from saddles.core.mirror import StepError
+from saddles.core.ndf import StepError
 from saddles.core.progress import bar
 from saddles.core.stiff import Implicit
 from saddles.core.threads import one_thread

@@ -13,6 +13,7 @@ import xarray as xr
 from transformers import TrainerCallback
 from transformers.trainer_callback import CallbackHandler
 
+from saddles.core.errors import SaddlesError
 from saddles.probe.recorder import Recorder
 from saddles.probe.resuming import resume
 
@@ -47,7 +48,9 @@ class SaddlesCallback(TrainerCallback):
     @property
     def result(self) -> xr.DataTree:
         """The finished recording, after `trainer.train()`."""
-        return _need(self.run).result
+        if self.run is None:
+            raise SaddlesError.about("no training was recorded", "the trainer must train first", "call trainer.train")
+        return self.run.result
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self._handler = _caller() if self.log else None
@@ -56,19 +59,35 @@ class SaddlesCallback(TrainerCallback):
         self.run.__enter__()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        run = _need(self.run)
-        run.step(state.global_step)
-        if control.should_training_stop or state.global_step >= state.max_steps:
-            run.finish()  # now, because loggers close before on_train_end reaches this callback
-        self._report(run, args, state, control)
+        if self.run is not None:
+            self.run.step(state.global_step)
+            self._report(self.run, args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        _need(self.run).flush()
+        if self.run is not None:
+            self.run.flush()
+            self._report(self.run, args, state, control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.run is not None:
+            self._report(self.run, args, state, control)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self.run is not None and "train_runtime" in (logs or {}):  # the last that is logged of a training
+            self._report(self.run, args, state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        _need(self.run).finish()
+        if self.run is not None:
+            self.run.finish()
 
     def _report(self, run: Recorder, args: Any, state: Any, control: Any) -> None:
+        """Log what is new, and end the recording as soon as training is to stop.
+
+        The event on_train_end is too late: loggers close before it reaches this callback, and the trainer may have
+        loaded its best model. An evaluation can stop training after the last on_step_end, so later events look too.
+        """
+        if control.should_training_stop or state.global_step >= state.max_steps:
+            run.finish()
         for step, numbers in run.news():
             if self._handler is None:
                 continue
@@ -76,12 +95,6 @@ class SaddlesCallback(TrainerCallback):
             then.global_step = step
             state.log_history.append({**numbers, "step": step})
             self._handler.on_log(args, then, copy.copy(control), dict(numbers))
-
-
-def _need(run: Recorder | None) -> Recorder:
-    if run is None:
-        raise RuntimeError("SaddlesCallback was called before on_train_begin")
-    return run
 
 
 def _caller() -> CallbackHandler | None:

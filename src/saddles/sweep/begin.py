@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saddles.core import provenance
 from saddles.core.data import require_data
 from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Experiment, find
@@ -20,7 +21,7 @@ from saddles.sweep.cells import Job, Task
 from saddles.sweep.drive import Drive
 from saddles.sweep.engine import Engine
 from saddles.sweep.grid import Cell, checked_grid
-from saddles.sweep.plan import Plan, make_plan, refuse_changes, refuse_other_plan, versions_here
+from saddles.sweep.plan import Plan, make_plan, refuse_changes, refuse_other_plan
 from saddles.sweep.store import FAILED, FINISHED, Store, create, read_facts, read_rows
 
 Say = Callable[[str], None]
@@ -155,7 +156,7 @@ def _compute(
     accept_changes: bool, say: Say,
 ) -> None:  # fmt: skip
     """The engine first: where it does not answer, no folder is made."""
-    versions = None if accept_changes else versions_here()
+    versions = None if accept_changes else provenance.versions()
     with _engine(on, workers, versions, say) as engine:
         if stored is None:
             assert asked is not None

@@ -17,12 +17,13 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from saddles.core import provenance
 from saddles.core.claim import Claim
 from saddles.core.data import require_data
 from saddles.core.errors import SaddlesError
@@ -97,6 +98,8 @@ class Outcome:
     """Status of the trajectory, such as `finished`, `stopped: diverged at step 7` or `claims not judged: …`."""
     error: str = ""
     trace: str = ""
+    apart: str = ""
+    """Error of the program that this cell was to share, where each of its cells succeeds alone."""
 
     @property
     def digest(self) -> str:
@@ -117,9 +120,9 @@ _turn = threading.Lock()
 
 def compute(task: Task) -> list[Outcome] | Refusal:
     """Compute the cells of a task, one after another or together where the experiment can; errors become outcomes."""
-    from saddles.sweep.plan import differences, versions_here
+    from saddles.sweep.plan import differences
 
-    differ = differences(task.versions, versions_here()) if task.versions is not None else None
+    differ = differences(task.versions, provenance.versions()) if task.versions is not None else None
     if differ:
         return Refusal(f"process {os.getpid()}", f"it has {differ[1]} and not {differ[0]}")
     with _turn, one_thread():
@@ -156,6 +159,7 @@ def groups(task: Task) -> list[list[Job]]:
 def _together(task: Task, jobs: Sequence[Job]) -> list[Outcome]:
     """One program for several cells; where it fails, each alone, so that the error is put to the right one."""
     module: Any = task.row.load()
+    shared = ""
     if len(jobs) > 1:
         began = time.perf_counter()
         try:
@@ -163,9 +167,11 @@ def _together(task: Task, jobs: Sequence[Job]) -> list[Outcome]:
             made = module.run_many([dict(j.settings) for j in jobs], [Context(j.seed, task.size) for j in jobs])
             share = (time.perf_counter() - began) / len(jobs)
             return [_judged(task, job, one, share) for job, one in zip(jobs, made, strict=True)]
-        except Exception:  # told below, by the cell that it belongs to
-            pass
-    return [_alone(task, job) for job in jobs]
+        except Exception as error:
+            shared = _told(error)
+    outcomes = [_alone(task, job) for job in jobs]
+    owned = any(outcome.error for outcome in outcomes)
+    return outcomes if owned else [replace(outcome, apart=shared) for outcome in outcomes]
 
 
 def _alone(task: Task, job: Job) -> Outcome:

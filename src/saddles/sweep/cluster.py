@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from saddles.core import provenance
 from saddles.core.errors import SaddlesError
 from saddles.sweep.cells import Outcome, Refusal, Task, compute
 from saddles.sweep.engine import Engine, EngineError, WorkerLostError
-from saddles.sweep.plan import differences, versions_here
+from saddles.sweep.plan import differences
 
 ANSWER_SECONDS = 10.0
 """How long a scheduler may take to answer."""
@@ -44,7 +45,7 @@ class Cluster(Engine):
         try:
             workers = self._first_workers()
             if versions is not None:
-                _refuse_versions(self._client.run(versions_here, on_error="return"), versions)
+                _refuse_versions(self._client.run(provenance.versions, on_error="return"), versions)
             offers = [worker.get("resources", {}) for worker in workers.values()]
         except BaseException:
             self._client.close()

@@ -6,6 +6,7 @@ times has failed.
 """
 
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -82,6 +83,7 @@ class Drive:
         self._deaths: Counter[int] = Counter()
         self._began = self._committed = self._told = time.monotonic()
         self._done = self._failed = 0
+        self._warned: set[str] = set()
 
     def run(self) -> None:
         """Compute and commit everything; Ctrl-C commits what has arrived."""
@@ -140,6 +142,12 @@ class Drive:
         if self._bar.silent and self._committed - self._told > TOLD_SECONDS:
             self._told = self._committed
             self._say(self._line())
+        self._warn({o.apart for o in arrived if o.apart} - self._warned)
+
+    def _warn(self, errors: set[str]) -> None:
+        self._warned |= errors
+        for error in sorted(errors):
+            warnings.warn(f"cells that could share a program were computed one by one: {error}", stacklevel=2)
 
     def _line(self) -> str:
         spent = time.monotonic() - self._began

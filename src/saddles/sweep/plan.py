@@ -7,17 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import saddles
+from saddles.core import provenance
 from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Experiment, find
-from saddles.core.provenance import versions
 from saddles.core.trajectory import SCHEMA
 from saddles.sweep.grid import Cell, Grid, read_grid
-
-
-def versions_here() -> dict[str, str]:
-    """Versions of everything that decides a cell's numbers."""
-    return {**versions(), "saddles": saddles.__version__}
 
 
 @dataclass(frozen=True)
@@ -29,7 +23,7 @@ class Plan:
     settings: Mapping[str, Any]
     changes: Mapping[str, Any]
     grid: Grid
-    versions: Mapping[str, str] = field(default_factory=versions_here)
+    versions: Mapping[str, str] = field(default_factory=provenance.versions)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -69,7 +63,7 @@ def make_plan(
         raise SaddlesError.about(f"{both[0]} came as a setting and in the grid", "it is one of them", "leave one out")
     settings = row.settings(size, changes)
     fixed = {key: settings[key] for key in changes}
-    return Plan(row, size, settings, fixed, grid, versions_here() if known is None else known)
+    return Plan(row, size, settings, fixed, grid, provenance.versions() if known is None else known)
 
 
 def asked_for(
@@ -111,7 +105,7 @@ def refuse_changes(plan: Plan, folder: Path) -> None:
             f"{plan.row.name} at size {plan.size} has {now.get(other[0])!r} now",
             "use --accept-changes to go on with the old settings, or begin anew with another --out",
         )
-    differ = differences(plan.versions, versions_here())
+    differ = differences(plan.versions, provenance.versions())
     if differ:
         raise SaddlesError.about(
             f"{folder} was begun with {differ[0]}",

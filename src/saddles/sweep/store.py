@@ -190,6 +190,8 @@ class Store:
         }
         if outcome.status not in ("", FINISHED):
             row["trajectory_status"] = outcome.status
+        if outcome.apart:
+            row["computed_apart"] = outcome.apart
         return row | ({"trace": outcome.trace} if outcome.trace else {})
 
     def _count(self, row: Mapping[str, Any]) -> None:
