@@ -155,7 +155,7 @@ def test_an_error_at_the_end_surfaces(monkeypatch):
 def test_an_error_before_the_last_measurement_keeps_the_rows(tmp_path, monkeypatch):
     """The row of step 4 fails after step 5 was made, which is still to be measured."""
     model, train = trainer()
-    real, calls, gate = meters_room.measure_heads, [], threading.Event()
+    real, calls, gate = measuring.measure_heads, [], threading.Event()
 
     def second_breaks(*args):
         calls.append(1)
