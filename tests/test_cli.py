@@ -94,6 +94,7 @@ def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
         (["run", "--resume", "nowhere"], "no run.json"),
         (["run", "linear/figure-1", "--data", "nowhere"], "not a folder"),
         (["run", "linear/figure-1", "--colour", "red"], "--colour"),
+        (["sweep", "linear/figure-1", *TINY, "--grid", "c=a:b:3"], "c=a:b:3 came"),
         (["reproduce", "quadratic"], "there are"),
         (["compare", "nowhere", "taken"], "does not exist"),
         (["export", "taken", "--to", "csv"], "could not be read"),

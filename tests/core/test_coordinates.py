@@ -67,7 +67,6 @@ def test_inverse_at_any_scale(log_alpha, seed):
 def test_a_thousand_decades_are_legal():
     coords = LogScale.from_weights([1.0], [0.5], -1000 * np.log(10))
     assert coords.beta(np.zeros(1))[0] == 0.0
-    assert coords.log_beta(np.zeros(1))[0] == pytest.approx(-2000 * np.log(10) + np.log(0.5))
     grown = 1000 * np.log(10) - np.log(1.5)
     assert coords.beta(np.array([grown]))[0] == pytest.approx(0.25)
 

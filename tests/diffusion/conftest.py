@@ -1,6 +1,4 @@
-"""One thread for torch: several on a busy machine wait for each other; a cache of the session's own."""
-
-import os
+"""One thread for torch: several on a busy machine wait for each other."""
 
 import pytest
 import torch
@@ -19,17 +17,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory):
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["XDG_CACHE_HOME"]
-    else:
-        os.environ["XDG_CACHE_HOME"] = before
 
 
 @pytest.fixture

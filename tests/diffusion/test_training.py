@@ -214,7 +214,7 @@ def test_a_capture_leaves_weights_and_optimiser_as_they_were(parts, monkeypatch,
     assert torch.equal(one.state.sums, other.state.sums)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU, and torch sees none here")
 def test_graphs_give_the_same_numbers(parts):
     """Ten steps and some images with and without graphs, on a GPU."""
     found = []

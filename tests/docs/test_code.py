@@ -1,10 +1,11 @@
-"""Every block of Python on a page runs.
+"""Every block of Python on a page runs and leaves what it says: numbers, words, files.
 
 A page may take things for granted that its reader has, such as a model: it says so in a comment before the block,
 `<!-- given: model, base/ -->`, and here they are made, small. A comment `<!-- slow -->` leaves a block to
 `make test-slow`.
 """
 
+import ast
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+import xarray as xr
 from doc_pages import ROOT, Block, blocks, pages
 
 BLOCKS = [block for page in pages() for block in blocks(page) if block.language == "python"]
@@ -122,8 +125,39 @@ def test_block_runs(block: Block, tmp_path: Path, monkeypatch: Any, capsys: Any)
     model = _model() if block.given else None
     scope: dict[str, Any] = {"__name__": "page"}
     scope |= {given: GIVEN[given](model) for given in block.given}
-    exec(compile(block.code, str(block), "exec"), scope)
+    shown = _run(block, scope)
     plt.close("all")
+    code = ast.parse(block.code)
+    if any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(code)):
+        assert capsys.readouterr().out.strip(), "it prints, but nothing came"
+    assert [name for name in _files(code) if not Path(name).exists()] == []
+    made = {node.id: scope[node.id] for node in ast.walk(code) if isinstance(node, ast.Name) and node.id in scope}
+    for name, value in {**made, "what is shown last": shown}.items():
+        if isinstance(value, xr.DataArray | xr.Dataset | xr.DataTree):
+            assert _has_numbers(value), f"{name} holds no finite number"
+
+
+def _run(block: Block, scope: dict[str, Any]) -> Any:
+    """Run a block; what its last line is worth, as a notebook would show it."""
+    code = ast.parse(block.code)
+    last = code.body.pop() if isinstance(code.body[-1], ast.Expr) else None
+    exec(compile(code, str(block), "exec"), scope)
+    return eval(compile(ast.Expression(last.value), str(block), "eval"), scope) if isinstance(last, ast.Expr) else None
+
+
+def _files(code: ast.Module) -> list[str]:
+    """What a block says that it writes: `out=` and `savefig`."""
+    calls = [node for node in ast.walk(code) if isinstance(node, ast.Call)]
+    named = [key.value for call in calls for key in call.keywords if key.arg == "out"]
+    drawn = [call.args[0] for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "savefig"]
+    return [str(node.value) for node in (*named, *drawn) if isinstance(node, ast.Constant)]
+
+
+def _has_numbers(value: Any) -> bool:
+    if isinstance(value, xr.DataTree):
+        return any(_has_numbers(leaf.to_dataset()) for leaf in value.leaves)
+    arrays = value.data_vars.values() if isinstance(value, xr.Dataset) else [value]
+    return any(np.isfinite(array).any() for array in arrays if array.dtype.kind in "fiub")
 
 
 def _registry() -> Any:

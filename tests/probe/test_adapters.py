@@ -109,7 +109,9 @@ def test_spectra_are_those_of_the_products(family):
             np.testing.assert_allclose(values, exact[: len(values)], rtol=0, atol=1e-6 * exact[0])
 
 
-@pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm needs a torchvision that fits this torch")
+@pytest.mark.skipif(
+    importlib.util.find_spec("timm") is None, reason="timm is not installed (it needs a torchvision that fits torch)"
+)
 def test_timm_vit():
     import timm  # pyright: ignore[reportMissingImports]
 

@@ -152,6 +152,36 @@ def test_an_error_at_the_end_surfaces(monkeypatch):
         run.step()
 
 
+def test_an_error_before_the_last_measurement_keeps_the_rows(tmp_path, monkeypatch):
+    """The row of step 4 fails after step 5 was made, which is still to be measured."""
+    model, train = trainer()
+    real, calls, gate = measuring.measure_heads, [], threading.Event()
+
+    def second_breaks(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            gate.wait(60)
+            raise OSError("disk full")
+        return real(*args)
+
+    monkeypatch.setattr(meters_room, "measure_heads", second_breaks)
+    run = watch(model, every=2, out=tmp_path / "r")
+
+    def loop():
+        with run:
+            for _ in range(5):
+                train()
+                run.step()
+            gate.set()
+            while not run._jobs[-1].done():
+                time.sleep(0.01)
+
+    with pytest.raises(OSError, match="disk full"):
+        loop()
+    assert steps_of(run.result) == [2]
+    assert saddles.load(tmp_path / "r").attrs["status"] == "stopped: OSError"
+
+
 def test_an_interrupted_loop_keeps_its_rows(tmp_path):
     model, train = trainer()
     run = watch(model, every=2, out=tmp_path / "r")

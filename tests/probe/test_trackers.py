@@ -20,7 +20,8 @@ BLOCK, HEADER = 32768, 7
 @pytest.fixture
 def wandb(tmp_path, monkeypatch):
     found = pytest.importorskip("wandb", reason="W&B is not installed: pip install wandb")
-    for name, value in {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true", "DATA_DIR": str(tmp_path)}.items():
+    places = dict.fromkeys(("DIR", "DATA_DIR", "CACHE_DIR", "CONFIG_DIR", "ARTIFACT_DIR"), str(tmp_path))
+    for name, value in {"MODE": "offline", "SILENT": "true", **places}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     yield found
     put_away(found)

@@ -20,7 +20,7 @@ from saddles.sweep.begin import sweep
 from saddles.sweep.cells import Job, Outcome, Refusal, Task, compute
 from saddles.sweep.cluster import Cluster
 
-distributed = pytest.importorskip("distributed")
+distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install saddles[sweep]")
 
 ROW = grid_experiment.ROW
 JAX = "linear/trade-off"

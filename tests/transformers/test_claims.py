@@ -13,7 +13,7 @@ from saddles.transformers.experiments import EXPERIMENTS
 def test_claims_hold_on_fresh_seeds(row, seed):
     missing = [name for name in row.data(row.settings("laptop")) if find_data()[name] is None]
     if missing:
-        pytest.skip(f"no {', '.join(missing)} in SADDLES_DATA")
+        pytest.skip(f"{', '.join(missing)} not found: set SADDLES_DATA to a folder of data sets that has it")
     module = row.load()
     trajectory = module.run(row.settings("laptop"), Context(seed=seed, size="laptop"))
     failed = [claim for claim in module.claims(trajectory, "laptop") if claim.verdict == "fails"]

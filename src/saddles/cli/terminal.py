@@ -5,8 +5,8 @@ import shlex
 import typer
 from rich.console import Console
 
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)  # what a user wrote, such as c=a:b:3, is shown as it came
+err = Console(emoji=False, stderr=True)
 
 
 def interrupted(kept: str, words: list[str]) -> typer.Exit:

@@ -99,18 +99,3 @@ class LogScale:
             p = self.sign_p * np.exp(self.log_p + shift)
             q = self.sign_q * np.exp(self.log_q - shift)
         return 0.5 * (p + q), 0.5 * (p - q)
-
-    def log_magnitude(self, shift: np.ndarray) -> np.ndarray:
-        """Log max(|p|, |q|): the size of the larger of u ± v, exact at any scale."""
-        return np.maximum(self.log_p + shift, self.log_q - shift)
-
-    def log_beta(self, shift: np.ndarray) -> np.ndarray:
-        """log|β|, exact where β itself underflows; −inf where β = 0."""
-        high = 2 * np.maximum(self.log_p + shift, self.log_q - shift)
-        low = 2 * np.minimum(self.log_p + shift, self.log_q - shift)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return high + np.log(-np.expm1(low - high)) - np.log(4.0)
-
-    def pick(self, chosen: np.ndarray) -> "LogScale":
-        """The coordinates of some indices."""
-        return LogScale(self.log_p[chosen], self.log_q[chosen], self.sign_p[chosen], self.sign_q[chosen])

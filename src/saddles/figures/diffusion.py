@@ -84,16 +84,6 @@ def slowing(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def film(trajectory: xr.Dataset) -> Figure:
-    """Film strips of all separations."""
-    count = trajectory.sizes["separation"]
-    with look():
-        figure = Figure(figsize=(11, 4.6 * count), layout="constrained")
-        for k, row in enumerate(np.atleast_1d(np.asarray(figure.subfigures(count, 1)))):
-            _strip(row, trajectory.isel(separation=k))
-    return figure
-
-
 def _two_rows(strips: int) -> tuple[Figure, Any, list[Any]]:
     figure = Figure(figsize=(11, 4.8 + 3.9 * strips), layout="constrained")
     parts: Any = figure.subfigures(1 + strips, 1, height_ratios=[4.8, *[3.9] * strips])

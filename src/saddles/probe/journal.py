@@ -70,7 +70,7 @@ class Journal:
 
     def add(self, step: int, row: Row) -> None:
         """Write one measurement, all or nothing."""
-        self._write(self.folder / "rows" / f"step-{step}.npz", row)
+        self._write(self._file(step), row)
 
     def rows(self) -> dict[int, Row]:
         """All measurements by step, in order."""

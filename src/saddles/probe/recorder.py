@@ -68,7 +68,9 @@ def watch(
     """
     if every < 1 or pending < 1 or step < 0:
         raise SaddlesError.about(
-            f"every={every}, pending={pending}, step={step} came", "the first two are at least 1", "try every=50"
+            f"every={every}, pending={pending}, step={step} came",
+            "the first two are at least 1, step at least 0",
+            "try every=50",
         )
     return Recorder(model, every, Journal(out) if out is not None else None, step, reference, modules, pending, process)
 
@@ -277,12 +279,18 @@ class Recorder:
         if self._finished:
             return
         self._finished = True
-        if kind is None and self.at > self._began and self.at % self.every:
-            self._submit(self.at)
+        last = kind is None and self.at > self._began and self.at % self.every
         if not self._taking_part:
+            if last:
+                self._submit(self.at)
             return
         try:
+            if last:
+                self._submit(self.at)
             self.flush()
+        except BaseException as error:
+            kind = type(error)
+            raise
         finally:
             self._stack.close()
             self._result = self._tree(FINISHED if kind is None else f"stopped: {kind.__name__}")

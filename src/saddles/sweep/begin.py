@@ -199,7 +199,7 @@ def _job(plan: Plan, cell: Cell) -> Job:
 def _engine(on: str, workers: int | None, versions: Mapping[str, str] | None, say: Say) -> Iterator[Engine]:
     if workers is not None and workers < 1:
         raise SaddlesError.about(f"{workers} workers came", "at least one is needed", "leave it out")
-    if on in ("embedded", "local"):
+    if on == "embedded":
         from saddles.sweep.embedded import Embedded
 
         engine: Engine = Embedded(workers)

@@ -54,16 +54,14 @@ class Plan:
         return {**self.settings, **cell.changes}
 
 
-def make_plan(
-    row: Experiment, size: str, changes: Mapping[str, Any], grid: Grid, known: Mapping[str, str] | None = None
-) -> Plan:
+def make_plan(row: Experiment, size: str, changes: Mapping[str, Any], grid: Grid) -> Plan:
     """A plan, where no setting is both fixed and varied."""
     both = sorted(set(changes) & set(grid.values))
     if both:
         raise SaddlesError.about(f"{both[0]} came as a setting and in the grid", "it is one of them", "leave one out")
     settings = row.settings(size, changes)
     fixed = {key: settings[key] for key in changes}
-    return Plan(row, size, settings, fixed, grid, provenance.versions() if known is None else known)
+    return Plan(row, size, settings, fixed, grid)
 
 
 def asked_for(
