@@ -1,6 +1,7 @@
 """Inspection of a series: numbers against dense float64 loops, resumption, and what is refused."""
 
 import dataclasses
+import errno
 import json
 from typing import Any
 
@@ -123,6 +124,28 @@ def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monk
     monkeypatch.setattr(inspection.Work, "carry_out", lambda self: pytest.fail("a finished run is not repeated"))
     again: Any = inspect(place, out=tmp_path / "out")
     xr.testing.assert_identical(again["heads"].to_dataset(), saddles.load(tmp_path / "out")["heads"].to_dataset())
+
+
+def test_a_full_disk_is_told_in_one_sentence_and_keeps_the_pieces(home, tmp_path, monkeypatch):
+    place, _ = home
+    real, written = np.savez, []
+
+    def savez(file, **arrays):
+        written.append(file.name)
+        if len(written) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(file, **arrays)
+
+    def full(*words):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", savez)
+        patch.setattr(inspection, "save", full)
+        patch.setattr(inspection.Store, "_write", lambda store: full() if len(written) > 3 else None)
+        with pytest.raises(SaddlesError, match=r"No space left on device.*what is measured is kept; make room"):
+            inspect(place, modules=False, out=tmp_path / "out")
+    assert len(list((tmp_path / "out" / "parts").glob("[!.]*.npz"))) == 3
 
 
 def test_nothing_is_overwritten(home, tmp_path):

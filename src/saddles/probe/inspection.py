@@ -8,6 +8,7 @@ tensors of one matrix, are in memory.
     DIR/trajectory.zarr   the result; after an interruption, the checkpoints that are complete
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -76,7 +77,8 @@ def inspect(
         work.carry_out()
     except BaseException as error:
         stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"stopped: {error}"
-        store.end(work.tree(stopped, began), stopped)
+        with contextlib.suppress(OSError, SaddlesError):  # on a full disk, what stopped the work is told
+            store.end(work.tree(stopped, began), stopped)
         raise
     tree = work.tree(FINISHED, began)
     assert tree is not None
@@ -299,8 +301,15 @@ class Store:
             self.memory[name] = made
             return
         draft = self.folder / "parts" / f".{name}.npz"
-        np.savez(draft, **made)  # pyright: ignore[reportArgumentType]
-        os.replace(draft, self.folder / "parts" / f"{name}.npz")
+        try:
+            np.savez(draft, **made)  # pyright: ignore[reportArgumentType]
+            os.replace(draft, self.folder / "parts" / f"{name}.npz")
+        except OSError as error:
+            raise SaddlesError.about(
+                f"{self.folder} cannot be written ({error.strerror})",
+                "room and permission are needed, and what is measured is kept",
+                "make room and give the same command again",
+            ) from error
 
     def read(self, name: str) -> Row | None:
         """A piece, or None where it is not there."""
