@@ -19,12 +19,8 @@ from saddles.explorer.style import CSS, SCRIPT
 from saddles.explorer.view import Setting, computed, from_link, read, settings, to_link
 
 CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "doubleClick": "reset"}
-EMPTY = {
-    "height": draw.HEIGHT,
-    "xaxis": {"visible": False},
-    "yaxis": {"visible": False},
-    "paper_bgcolor": "rgba(0,0,0,0)",
-}
+EMPTY = draw.layout("", "") | {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+"""What stands before the first figure, with its margins: Plotly would place the first legend by other ones."""
 POLL = 1.0
 """Seconds between two looks at runs that are open."""
 PLAY = 0.08
