@@ -1,8 +1,8 @@
 """The explorer in a real browser: from a moved slider to the redrawn plot, and to the first paint.
 
 Each step of a slider is one move. The clock runs in the page, from the slider's `input` event to
-Plotly's `plotly_afterplot` of the plot that shows the new numbers, so it holds the event, the server's computation,
-the message back and the drawing.
+Plotly's `plotly_afterplot` of the last plot of the room that shows the new numbers, so it holds the event, the
+server's computation, the message back and the drawing of all plots.
 """
 
 import os
@@ -15,8 +15,8 @@ import urllib.request
 from statistics import median
 from typing import Any
 
-MOVES = {"linear": ("slide-gamma_variance", 1), "diagonal": ("slide-decades", 1), "concepts": ("slide-mu1", 1)}
-"""The slider that is moved, and the plot that is waited for (0 is the map of the linear room)."""
+MOVES = {"linear": ("slide-gamma_variance", 2), "diagonal": ("slide-decades", 1), "concepts": ("slide-mu1", 3)}
+"""The slider that is moved, and the plot that is waited for: the one drawn last (0 is the map of the linear room)."""
 LIMIT = 150.0
 
 SCRIPT = """

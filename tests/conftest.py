@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+import pytest
 
 _CACHES = Path(__file__).parents[1] / ".cache"
 _COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHES / "jax"))
@@ -24,6 +25,26 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", _COMPILED)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+BROWSER = ("explorer/test_browser.py::", "explorer/test_look.py::")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One worker for all tests that share the explorer's server and browser; the others go wherever there is room.
+
+    The mark `xdist_group` would say the same, but pytest-xdist 3.8 writes it into node ids, which pytest 9.2 computes.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneBrowser(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "browser" if any(file in nodeid for file in BROWSER) else nodeid
+
+    return OneBrowser(config, log)
+
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests of Ctrl-C need it
     with contextlib.suppress(ValueError):

@@ -13,6 +13,7 @@ import pytest
 from shown_runs import begin_recording, small_run
 
 SOURCE = Path(__file__).parents[2] / "src"
+WINDOW = {"accept_downloads": True, "viewport": {"width": 1280, "height": 900}}
 CHROMIUM = next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), None)
 
 # What the web server's own libraries warn of, nothing of ours.
@@ -35,7 +36,9 @@ def shown(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def server(shown):
+def server(shown, tmp_path_factory, request):
+    if hasattr(request.config, "workerinput") and request.config.getvalue("loadgroup"):
+        (tmp_path_factory.getbasetemp().parent / "explorer-served").touch(exist_ok=False)  # one server, one worker
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
         port = trial.getsockname()[1]
@@ -77,6 +80,7 @@ def chromium():
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser.new_context(**WINDOW)
         yield browser
         browser.close()
 
@@ -86,7 +90,8 @@ class Tab:
 
     def __init__(self, browser, base: str, **options) -> None:
         self.base, self.trouble, self.hosts = base, [], set()
-        self.context = browser.new_context(accept_downloads=True, viewport={"width": 1280, "height": 900}, **options)
+        # Tabs share a context, and so the browser's cache, unless they need one of their own.
+        self.context = browser.contexts[0] if not options else browser.new_context(**WINDOW, **options)
         self.page = self.context.new_page()
         self.page.set_default_timeout(60_000)
         self.page.on("console", lambda m: self.trouble.append(m.text) if m.type in ("error", "warning") else None)
@@ -100,8 +105,12 @@ class Tab:
         return self.page
 
     def drawn(self, path: str):
+        """Open a page and wait until every plot of it shows something."""
         page = self.open(path)
-        page.wait_for_selector(".panel .main-svg")
+        page.wait_for_function(
+            "(all => all.length > 1 && all.every((one) => one.data?.length))"
+            "([...document.querySelectorAll('.panel:not(.hidden) .js-plotly-plot')])"
+        )
         return page
 
     def curve(self, plot: int = 0, trace: int = 0) -> list[float]:
@@ -119,4 +128,6 @@ def tab(chromium, server):
 
     yield make
     for one in made:
-        one.context.close()
+        one.page.close()
+        if one.context is not chromium.contexts[0]:
+            one.context.close()

@@ -214,6 +214,32 @@ def test_numbers_for_the_page():
     assert draw.values([1.23456789, 0.0, -1e-300, math.nan, math.inf, 3e8]) == [1.23457, 0.0, -1e-300, None, None, 3e8]
 
 
+def test_curves_of_one_look_are_one_trace_with_gaps():
+    made = draw.lines([0, 1], [[1, 2], [3, math.nan]], "two", theory=True)
+    assert made["x"] == [0.0, 1.0, None, 0.0, 1.0]
+    assert made["y"] == [1.0, 2.0, None, 3.0, None]
+    assert made["line"]["color"] == draw.THEORY
+
+
+@pytest.mark.parametrize("room", [linear, diagonal, concepts], ids=lambda room: room.ROOM.name)
+def test_every_curve_of_theory_is_drawn(room):
+    """Joined curves hold all numbers of the curves they join."""
+    view = room.ROOM.view()
+    found = room.compute(view, True)
+    first = room.panels(view, found)[1 if room is concepts else 0]
+    theory = next(trace for trace in first.data if trace.get("line", {}).get("color") == draw.THEORY)
+    seen = found["predicted"]
+    if room is linear:
+        foreseen = seen["singular_value"].values[:, : view.rank + 1].T
+    elif room is diagonal:
+        order = list(dict.fromkeys(seen["stage_coordinate"].values.tolist()))
+        foreseen = np.vstack([seen["beta"].values, seen["beta"].values[-1:]])[:, order].T
+    else:
+        foreseen = [seen["jacobian"].values[:, i, j] for i, j in ((0, 0), (1, 1), (0, 1))]
+    drawn = [y for y in theory["y"] if y is not None]
+    np.testing.assert_allclose(drawn, np.ravel(foreseen), rtol=1e-5, atol=1e-9)
+
+
 def test_a_row_of_the_map_says_where_the_signal_is_found():
     errors, steps = phases.row((12, 1, 1.0, 0), 2.0)
     assert len(errors) == len(steps) == phases.POINTS

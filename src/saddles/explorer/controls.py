@@ -13,6 +13,7 @@ Moved = Callable[[str, Any, bool], Any]
 """(setting, what came, draft): a draft while a slider is moving."""
 THROTTLE = 0.03
 """Seconds between two events of a moving slider."""
+TELL = "(event) => emit(event.target.value)"
 
 
 class Field:
@@ -27,25 +28,30 @@ class Field:
             with ui.element("div").classes("head"):
                 ui.html(f'<label for="set-{name}">{escape(setting.label)}</label>', sanitize=False)
                 if plain:
-                    self._line().classes("value")
+                    self._number(value)
             if plain:
                 self._slide(value)
             elif setting.options is not None:
                 self._choose(value)
             else:
-                self._line()
+                self._line(value)
             if setting.words:
                 ui.html(escape(setting.words), tag="p", sanitize=False).classes("words")
             self.refusal = ui.label("").classes("refusal").props('role="alert"')
         self._at: Any = value
-        self.show(value)
 
-    def _line(self) -> Any:
-        """The line in which a value is typed."""
-        self.entry = ui.input().props(f'dense borderless for="set-{self.name}" spellcheck=false autocomplete=off')
+    def _line(self, value: str) -> None:
+        """The line in which words are typed."""
+        look = f'dense borderless for="set-{self.name}" spellcheck=false autocomplete=off'
+        self.entry = ui.input(value=value).props(look)
         self.entry.on("change", self._typed)
         self.entry.on("keydown.enter", self._typed)
-        return self.entry
+
+    def _number(self, value: Any) -> None:
+        """The browser's own line for a number: a moving slider writes into it without asking the server."""
+        kind = 'type="text" inputmode="decimal" spellcheck="false" autocomplete="off"'
+        box = ui.html(f'<input {kind} id="set-{self.name}" value="{value:.10g}">', sanitize=False).classes("value")
+        box.on("change", lambda e: self._moved(self.name, e.args, False), js_handler=TELL)
 
     def _slide(self, value: Any) -> None:
         """The browser's own slider: keyboard, touch and screen readers know it."""
@@ -55,9 +61,10 @@ class Field:
         self.slider = ui.html(
             f'<input type="range" id="slide-{self.name}" aria-label="{label}" {ends}>', sanitize=False
         ).classes("slide")
-        tell = "(event) => emit(event.target.value)"
+        write = f"document.getElementById('set-{self.name}').value = event.target.value"
+        tell = f"(event) => {{ {write}; emit(event.target.value); }}"
         self.slider.on("input", lambda e: self._slid(e.args, True), js_handler=tell, throttle=THROTTLE)
-        self.slider.on("change", lambda e: self._slid(e.args, False), js_handler=tell)
+        self.slider.on("change", lambda e: self._slid(e.args, False), js_handler=TELL)
 
     def _choose(self, value: Any) -> None:
         options = dict(self.setting.options or {})
@@ -69,9 +76,6 @@ class Field:
 
     def _slid(self, given: Any, draft: bool) -> Any:
         self._at = float(given)
-        self._quiet = True
-        self.entry.value = _short(self._at)
-        self._quiet = False
         return self._moved(self.name, given, draft)
 
     def _typed(self) -> Any:
@@ -82,13 +86,15 @@ class Field:
 
     def show(self, value: Any) -> None:
         """Set the field to a value, without an event."""
+        if self.slider is not None:
+            if value != self._at:
+                self._at = value
+                self.slider.client.run_javascript(f"saddles.set('{self.name}', '{value:.10g}')")
+            return
         self._quiet = True
         known = self.setting.options
-        self.entry.value = _short(value) if known is None else value if value in known else None
+        self.entry.value = value if known is None or value in known else None
         self._quiet = False
-        if self.slider is not None and value != self._at:
-            self._at = value
-            self._tell(f"value = {json.dumps(value)}")
 
     def fit(self, to: Any) -> None:
         """Fit what was found: None hides the field, a number ends its slider, words are offered while typing."""
@@ -99,15 +105,8 @@ class Field:
         if isinstance(to, list):
             self.entry.set_autocomplete(to)
         elif self.slider is not None:
-            self._tell(f"max = {json.dumps(to)}")
-
-    def _tell(self, change: str) -> None:
-        self.slider.client.run_javascript(f"document.getElementById('slide-{self.name}').{change}")
+            self.slider.client.run_javascript(f"document.getElementById('slide-{self.name}').max = {json.dumps(to)}")
 
     def refuse(self, sentence: str) -> None:
         """Say below the field why a value was refused; nothing where it is fine."""
         self.refusal.text = sentence
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:.10g}"

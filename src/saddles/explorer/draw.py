@@ -41,6 +41,15 @@ def line(x: Any, y: Any, name: str = "", shade: str = INK, *, theory: bool = Fal
     } | more  # fmt: skip
 
 
+def lines(x: Any, many: Any, name: str = "", shade: str = INK, **more: Any) -> dict[str, Any]:
+    """Curves of one look over the same x, (curve, x), as one trace with gaps: a trace costs more than its points."""
+    many = np.atleast_2d(np.asarray(many, dtype=float))
+    apart = np.full((len(many), 1), np.nan)
+    across = np.broadcast_to(np.asarray(x, dtype=float), many.shape)
+    joined = [np.hstack([part, apart]).ravel()[:-1] for part in (across, many)]
+    return line(joined[0], joined[1], name, shade, **more)
+
+
 def dots(x: Any, y: Any, name: str = "", shade: str = INK, **more: Any) -> dict[str, Any]:
     """Points without a curve."""
     look = {"color": shade, "size": 8} | more.pop("marker", {})
@@ -83,7 +92,8 @@ def level(y: float, words: str = "") -> dict[str, Any]:
 def layout(across: str, up: str, **more: Any) -> dict[str, Any]:
     """Axes with their names; `x` and `y` in `more` are added to the axes."""
     axis = {"zeroline": False, "gridcolor": "rgba(128,128,128,0.18)", "linecolor": THEORY, "showline": True,
-            "ticks": "outside", "tickcolor": THEORY, "ticklen": 4, "exponentformat": "power"}  # fmt: skip
+            "ticks": "outside", "tickcolor": THEORY, "ticklen": 4, "tickangle": 0,
+            "exponentformat": "power"}  # fmt: skip
     title = {"font": {"size": 13}, "standoff": 8}
     return {
         "height": HEIGHT,

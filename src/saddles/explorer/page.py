@@ -8,7 +8,7 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from nicegui import ui
+from nicegui import json, ui
 
 from saddles.core.errors import SaddlesError
 from saddles.explorer import draw, files
@@ -19,12 +19,8 @@ from saddles.explorer.style import CSS, SCRIPT
 from saddles.explorer.view import Setting, computed, from_link, read, settings, to_link
 
 CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "doubleClick": "reset"}
-EMPTY = {
-    "height": draw.HEIGHT,
-    "xaxis": {"visible": False},
-    "yaxis": {"visible": False},
-    "paper_bgcolor": "rgba(0,0,0,0)",
-}
+EMPTY = draw.layout("", "") | {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+"""What stands before the first figure, with its margins: Plotly would place the first legend by other ones."""
 POLL = 1.0
 """Seconds between two looks at runs that are open."""
 PLAY = 0.08
@@ -63,6 +59,7 @@ class Plot:
                 with button:
                     ui.html("SVG", tag="span", sanitize=False)
             self.plot = ui.plotly({"data": [], "layout": EMPTY, "config": CONFIG}).props('role="img"')
+            self.plot._update_method = None  # what is drawn there later is not the framework's to draw again
         name = f"saddles-{room}-{place + 1}"
         button.on(
             "click",
@@ -71,17 +68,21 @@ class Plot:
             ),
         )
 
-    def show(self, panel: Panel) -> None:
-        """Draw a panel and set its words."""
+    def fit(self, panel: Panel) -> list[Any]:
+        """Make its place and title those of a panel, and return what the browser draws there."""
         self.box.classes(remove="hidden")
         self.box.classes(add="spread" if panel.wide else "", remove="" if panel.wide else "spread")
         self.title.text = panel.title[:1].upper() + panel.title[1:]
-        self.plot._props["aria-label"] = panel.words
-        self.plot.update_figure({"data": panel.data, "layout": panel.layout, "config": CONFIG})
+        return [self.plot.html_id, panel.words, panel.data, panel.layout]
 
     def hide(self) -> None:
         """Take it off the page."""
         self.box.classes(add="hidden")
+
+
+def draw_all(client: Any, figures: list[list[Any]], said: str | None = None) -> None:
+    """Draw figures in the browser, all in one message, with a sentence about them."""
+    client.run_javascript(f"saddles.draw({json.dumps(figures)}, {json.dumps(said)})")
 
 
 class Desk:
@@ -113,7 +114,7 @@ class Desk:
                     if self.room.hint:
                         ui.html(escape(self.room.hint), tag="p", sanitize=False).classes("words soft broad")
                 with ui.element("section").props('aria-label="results"'):
-                    self.said = ui.label("Computing …").classes("said").props('aria-live="polite"')
+                    ui.label("Computing …").classes("said").props('aria-live="polite"')
                     self.board = ui.element("div").classes("panels")
                     self._tools()
         if self.room.stamp is not None:
@@ -257,12 +258,13 @@ class Desk:
         while len(self.plots) < len(panels):
             with self.board:
                 self.plots.append(Plot(self.room.name, len(self.plots)))
+        figures = []
         for place, (plot, panel) in enumerate(zip(self.plots, panels, strict=False)):
             lone = place == len(panels) - 1 and place % 2 == 0 and place > 0
-            plot.show(panel if not lone else replace(panel, wide=True))
+            figures.append(plot.fit(panel if not lone else replace(panel, wide=True)))
         for plot in self.plots[len(panels) :]:
             plot.hide()
-        self.said.text = said
+        draw_all(self.client, figures, said)
 
     def _refuse(self, error: BaseException) -> None:
         if not isinstance(error, SaddlesError):
@@ -272,8 +274,8 @@ class Desk:
             self.fields[place].refuse(str(error))
         else:
             self.bounds.text = str(error)
-        if self.said.text.startswith("Computing"):
-            self.said.text = "Nothing to show."
+        if self.found is None:
+            draw_all(self.client, [], "Nothing to show.")
 
     async def look(self) -> None:
         """Compute anew where what lies on disk has changed."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from saddles.core.errors import SaddlesError
+from saddles.core.provenance import versions
 
 try:
     from nicegui import app, ui
@@ -22,7 +23,7 @@ from fastapi import Request
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from saddles.explorer import phases
-from saddles.explorer.page import Desk, Plot, frame
+from saddles.explorer.page import Desk, Plot, draw_all, frame
 from saddles.explorer.room import Room
 from saddles.explorer.rooms import concepts, diagonal, linear, margin, runs
 from saddles.explorer.shelf import Shelf
@@ -66,6 +67,7 @@ def explore(
         say(f"warning: {host} is not loopback; everyone who reaches this machine can look at these folders")
     app.on_startup(lambda: say(f"explorer: http://{host}:{chosen}/ (Ctrl-C ends it)"))
     app.on_startup(lambda: threading.Thread(target=warm, args=(rooms,), daemon=True).start())
+    versions()  # imported here, by one thread: two that do it at once can meet a half-loaded module
     sys.setswitchinterval(SWITCH)
     ui.run(
         host=host, port=chosen, show=browser, reload=False, title="saddles explorer", favicon="🐎", dark=None,
@@ -150,7 +152,7 @@ def _with_map(desk: Desk, maps: phases.Maps) -> None:
         made, here = maps.ask(key()), (desk.view.gamma_variance, desk.view.gamma_w)
         if (made.key, made.done, made.trouble) != state["drawn"]:
             state["drawn"] = (made.key, made.done, made.trouble)
-            plot.show(phases.panel(made, here))
+            draw_all(desk.client, [plot.fit(phases.panel(made, here))])
         elif here != state["here"]:
             plot.plot.run_plot_method("restyle", {"x": [[here[0]]], "y": [[here[1]]]}, [-1])
         state["here"] = here

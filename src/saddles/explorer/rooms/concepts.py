@@ -140,16 +140,12 @@ def _jacobian(found: dict[str, xr.Dataset], now: int) -> Panel:
     measured = found["measured"]
     clock, jacobian = measured["time"].values, measured["jacobian"].values
     symmetric = np.allclose(jacobian, jacobian.swapaxes(1, 2), atol=1e-9)
-    data = []
-    for name, i, j, place in ENTRIES[: 3 if symmetric else 4]:
-        data.append(draw.line(clock, jacobian[:, i, j], name, draw.colour(place)))
-        if "predicted" in found:
-            words = "theory" if place == 0 else ""
-            data.append(
-                draw.line(
-                    found["predicted"]["time"], found["predicted"]["jacobian"].values[:, i, j], words, theory=True
-                )
-            )
+    shown = ENTRIES[: 3 if symmetric else 4]
+    data = [draw.line(clock, jacobian[:, i, j], name, draw.colour(place)) for name, i, j, place in shown]
+    if "predicted" in found:
+        foreseen = found["predicted"]["jacobian"].values
+        curves = [foreseen[:, i, j] for _, i, j, _ in shown]
+        data.append(draw.lines(found["predicted"]["time"], curves, "theory", theory=True))
     data += _events(measured)
     ends = ", ".join(f"{name} {jacobian[-1, i, j]:.2f}" for name, i, j, _ in ENTRIES)
     words = f"Entries of the Jacobian over time; they end at {ends}. Minor entries grow and are suppressed."

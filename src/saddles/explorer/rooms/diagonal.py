@@ -115,10 +115,10 @@ def panels(view: Diagonal, found: dict[str, xr.Dataset]) -> list[Panel]:
     return [_weights(view, measured, foreseen, shapes), _loss(measured, foreseen, shapes)]
 
 
-def _stairs(foreseen: xr.Dataset, heights: np.ndarray, end: float, words: str) -> dict[str, Any]:
-    """A line that is constant from stage to stage: one point before and one after each jump."""
+def _stairs(foreseen: xr.Dataset, heights: np.ndarray, end: float) -> dict[str, Any]:
+    """Lines (curve, instant) that are constant from stage to stage: a point before and one after each jump."""
     clock = np.append(foreseen["rescaled_time"].values, end)
-    return draw.line(clock, np.append(heights, heights[-1]), words, theory=True)
+    return draw.lines(clock, np.hstack([heights, heights[:, -1:]]), "Algorithm 1", theory=True)
 
 
 def _weights(view: Diagonal, measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
@@ -126,15 +126,13 @@ def _weights(view: Diagonal, measured: xr.Dataset, foreseen: xr.Dataset, shapes:
     order = list(dict.fromkeys(int(i) for i in foreseen["stage_coordinate"].values))
     rest = [i for i in range(beta.shape[1]) if i not in order]
     learned = {int(i) for i in foreseen["stage_coordinate"].values[: view.stage or None]}
-    data = []
-    for i in rest + order[::-1]:
-        bold = i in learned
-        shade = draw.colour(order.index(i)) if i in order else draw.FAINT
+    data = [_stairs(foreseen, foreseen["beta"].values[:, order].T, clock[-1])] if order else []
+    if rest:
+        data.append(draw.lines(clock, beta[:, rest].T, "", draw.FAINT, line={"width": 1.2}))
+    for i in order[::-1]:
         words = f"β{_low(i)}" if i in order[:4] else ""
-        data.append(draw.line(clock, beta[:, i], words, shade, line={} if bold else {"width": 1.2}))
-    for place, i in enumerate(order):
-        words = "Algorithm 1" if place == 0 else ""
-        data.insert(0, _stairs(foreseen, foreseen["beta"].values[:, i], clock[-1], words))
+        line = {} if i in learned else {"width": 1.2}
+        data.append(draw.line(clock, beta[:, i], words, draw.colour(order.index(i)), line=line))
     ends = ", ".join(f"coordinate {i} at {beta[-1, i]:.2f}" for i in order[:4])
     words = f"Weights over rescaled time, solid, with Algorithm 1's staircase dashed behind; they end with {ends}."
     return Panel(
@@ -149,7 +147,7 @@ def _low(i: int) -> str:
 def _loss(measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
     clock = measured["rescaled_time"].values
     data = [
-        _stairs(foreseen, foreseen["loss"].values, clock[-1], "Algorithm 1"),
+        _stairs(foreseen, foreseen["loss"].values[None], clock[-1]),
         draw.line(clock, measured["loss"], "gradient flow", draw.colour(0)),
     ]
     first, last = float(measured["loss"][0]), float(measured["loss"][-1])

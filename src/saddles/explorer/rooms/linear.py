@@ -119,17 +119,13 @@ def _modes(view: Linear, found: dict[str, xr.Dataset]) -> Panel:
     steps, ends = measured["step"].values, predicted["step"].values
     run, theory = measured["singular_value"].values, predicted["singular_value"].values
     shown = min(view.dim, view.rank + 6)
-    data = []
-    for mode in reversed(range(shown)):
-        signal = mode < view.rank
-        words = {0: f"the {view.rank} largest, descent" if view.rank > 1 else "the largest, descent",
-                 view.rank: "the next 6 (noise)"}.get(mode, "")  # fmt: skip
-        shade = draw.colour(mode) if signal else "rgba(140,140,140,0.8)"
-        line = {} if signal else {"width": 1.0}
-        data.append(draw.line(steps, run[:, mode], words, shade, line=line, legendrank=1 if signal else 2))
-    for mode in range(min(shown, view.rank + 1)):
-        name = "self-consistent theory" if mode == 0 else ""
-        data.append(draw.line(ends, theory[:, mode], name, theory=True))
+    noise = f"the next {shown - view.rank} (noise)"
+    data = [draw.lines(steps, run[:, view.rank : shown].T, noise, "rgba(140,140,140,0.8)", line={"width": 1.0},
+                       legendrank=2)]  # fmt: skip
+    for mode in reversed(range(view.rank)):
+        words = f"the {view.rank} largest, descent" if view.rank > 1 else "the largest, descent"
+        data.append(draw.line(steps, run[:, mode], "" if mode else words, draw.colour(mode), legendrank=1))
+    data.append(draw.lines(ends, theory[:, : view.rank + 1].T, "self-consistent theory", theory=True, legendrank=3))
     threshold = float(measured["threshold"])
     up = {"type": "log"} if view.scale == "log" else {"rangemode": "tozero"}
     words = (
@@ -155,9 +151,8 @@ def _errors(found: dict[str, xr.Dataset]) -> Panel:
         title = name.replace("_", " ")
         data.append(draw.line(measured["step"], measured[name], f"{title}, descent", shade))
         words.append(f"{title} from {float(measured[name][0]):.3g} to {float(measured[name][-1]):.3g}")
-    for name in ("train_error", "test_error"):
-        title = "self-consistent theory" if name == "test_error" else ""
-        data.append(draw.line(predicted["step"], predicted[name], title, theory=True))
+    foreseen = [predicted[name].values for name in ("train_error", "test_error")]
+    data.append(draw.lines(predicted["step"], foreseen, "self-consistent theory", theory=True))
     where = int(measured["test_error"].argmin("time"))
     best = float(measured["step"][where])
     data.append(draw.dots([best], [measured["test_error"][where]], "best test error", draw.colour(3),
