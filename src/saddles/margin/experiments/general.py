@@ -116,7 +116,6 @@ def compare(task: Tokens, model: FactoredAttention, until: float, grid: np.ndarr
         last = flow["weights"].isel(time=[-1])
         numbers[f"{who}_rank"] = float(count_above(last)[0])
         numbers[f"{who}_effective_rank"] = float(effective_rank(last)[0])
-        numbers[f"{who}_seconds"] = flow.attrs["wall_time_s"]
     sizes = np.linalg.svd(best["nuclear"].solution, compute_uv=False)
     numbers["solution_rank"] = float((sizes > 0.01 * sizes[0]).sum())
     return piece(values, numbers, grid)
