@@ -103,10 +103,14 @@ def _advance(
     return times, saved, end, state, codes, stats
 
 
+@eqx.filter_jit
+def _sizes(field: Field, t0: Any, start: Any, args: Any) -> tuple[Any, Any]:
+    return _rms(field(t0, start, args)), _rms(start)
+
+
 def first_step(field: Field, start: Any, args: Any, t0: float, span: float) -> float:
     """A first step that changes the state by one per cent (Hairer's rule of thumb)."""
-    slope = float(_rms(field(jnp.asarray(t0), start, args)))
-    size = float(_rms(start))
+    slope, size = map(float, _sizes(field, jnp.asarray(t0), start, args))
     return min(span, 0.01 * size / slope) if slope > 0 and size > 0 else span * 1e-3
 
 
