@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,3 +183,22 @@ def test_fields_fit_what_is_open(home):
     assert (live["layer"], live["head"], live["variable"]) == (1, 3, None)
     assert plain["layer"] is None
     assert "singular_value" in plain["variable"]
+
+
+def test_a_trajectory_of_lab_transformers_is_shown_as_a_recording():
+    stored = Path(__file__).parents[2] / "docs" / "results"
+    room = runs.room(Shelf([stored]))
+    name = next(one.name for one in Shelf([stored]).list() if one.name.endswith("transformers-vit-init-scale.zarr"))
+    view = runs.Runs(run=name, layer=1, head=2)
+    found = room.compute(view, False)
+    panels = room.panels(view, found)
+    assert [panel.title for panel in panels][-2:] == ["stable rank, mean over a layer's heads", "Loss"]
+    data = found["run"].isel(scale=0, seed=0)
+    last = panels[0].data[0]["z"][1][2]
+    assert last == pytest.approx(float(data["stable_rank"].isel(time=-1, layer=1, head=2).sel(product="KQ")), rel=1e-4)
+    spectrum = data["singular_value"].isel(instant=-1, layer=1, head=2).sel(product="KQ").values
+    np.testing.assert_allclose(panels[1].data[-1]["y"], spectrum, rtol=1e-3)
+    assert room.panels(replace(view, at="scale=2"), found)[0].data[0]["z"][1][2] < last  # a smaller start, a lower rank
+    with pytest.raises(RefusedError, match="scale=3"):
+        room.panels(replace(view, at="scale=3"), found)
+    assert room.fit(view, found)["at"] == []

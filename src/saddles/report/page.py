@@ -23,16 +23,19 @@ h2 { margin: 2.5rem 0 .2rem; } a { color: inherit; }
 .not_applicable { color: var(--na); font-weight: 600; } td.verdict, td:first-child { white-space: nowrap; }
 figure { margin: .8rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
 img { max-width: 100%; height: auto; display: block; margin: auto; }
-@media (max-width: 45rem) {
+@media screen and (max-width: 45rem) {
   table.claims thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; }
   table.claims tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
   table.claims td { display: block; border: 0; padding: .05rem 0; text-align: left; white-space: normal; }
   table.claims td[data-name]::before { content: attr(data-name) ": "; color: var(--soft); }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .3rem; }
 }
+table.claims th:nth-child(2) { width: 44%; }
 @media print {
   body { max-width: none; padding: 0; font-size: 11pt; } figure, tr, dl { break-inside: avoid; }
-  h2 { break-after: avoid; } .wide { overflow: visible; } a { text-decoration: none; }
+  h2 { break-after: avoid; } .wide { overflow: visible; } a { text-decoration: none; } table { font-size: 8.5pt; }
+  table.claims th:first-child { width: 15%; }
+  table.claims td:first-child { white-space: normal; overflow-wrap: anywhere; }
 }
 """
 )

@@ -1,5 +1,6 @@
 """Panels of any trajectory: a variable over time, at one instant, over a grid, its stages."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,21 +43,26 @@ def chosen(view: Any, parts: dict[str, xr.Dataset]) -> tuple[xr.Dataset, str]:
     return parts[group], name
 
 
-def _at(view: Any, values: xr.DataArray, free: int) -> xr.DataArray:
-    """Fix further axes (all but time and `free` others, the longest) at the positions asked for."""
+def positions(view: Any, sizes: Mapping[Any, int]) -> dict[str, int]:
+    """The positions along further axes that a view asks for."""
     asked: dict[str, int] = {}
     for pair in view.at.replace(",", " ").split():
         axis, equals, place = pair.partition("=")
-        if not equals or axis not in values.dims or not place.isdecimal() or int(place) >= values.sizes[axis]:
-            sizes = ", ".join(f"{axis} (0 to {size - 1})" for axis, size in values.sizes.items() if axis != "time")
+        if not equals or axis not in sizes or not place.isdecimal() or int(place) >= sizes[axis]:
+            known = ", ".join(f"{axis} (0 to {size - 1})" for axis, size in sizes.items() if axis != "time")
             raise refuse(
                 "at",
                 f"{pair[:40]!r} came",
-                f"a position along {sizes or 'no axis: there is none'} is needed",
+                f"a position along {known or 'no axis: there is none'} is needed",
                 "write seed=0",
             )
         asked[axis] = int(place)
-    values = values.isel(asked)
+    return asked
+
+
+def _at(view: Any, values: xr.DataArray, free: int) -> xr.DataArray:
+    """Fix further axes (all but time and `free` others, the longest) at the positions asked for."""
+    values = values.isel(positions(view, values.sizes))
     axes = sorted((a for a in values.dims if a != "time"), key=lambda a: -values.sizes[a])
     return values.isel(dict.fromkeys(axes[free:], 0))
 

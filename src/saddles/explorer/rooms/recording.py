@@ -7,11 +7,28 @@ import xarray as xr
 
 from saddles.explorer import draw
 from saddles.explorer.room import Panel
+from saddles.explorer.rooms.plain import positions
 from saddles.explorer.view import refuse
 
 SHOWN = 12
 """Singular values over time that are drawn."""
 MATRICES = 16
+RUNS = ("scale", "seed")
+"""Axes of the runs of lab `transformers`."""
+
+
+def of_lab(view: Any, data: xr.Dataset) -> xr.Dataset:
+    """A trajectory of lab `transformers` as a recording: one scale and seed, at the steps whose spectra are kept."""
+    runs = {axis: data.sizes[axis] for axis in RUNS}
+    one = data.isel(dict.fromkeys(RUNS, 0) | positions(view, runs))
+    rows = np.flatnonzero(np.isin(one["step"].values, one["instant"].values))
+    spectra = one["singular_value"].transpose("instant", "layer", "head", "product", "index")
+    return one.drop_dims("instant").isel(time=rows).assign(singular_value=(("time", *spectra.dims[1:]), spectra.values))
+
+
+def is_of_lab(data: xr.Dataset) -> bool:
+    """Whether `of_lab` can read it."""
+    return {*RUNS, "layer", "head", "product", "instant"} <= set(data.dims) and "singular_value" in data
 
 
 def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
@@ -26,6 +43,8 @@ def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
         _growth(view, heads, one, now),
         _layers(view, heads, now),
     ]
+    if "train_loss" in heads:
+        shown.append(_losses(heads, now))
     matrices = parts.get("modules")
     if matrices is not None and matrices.sizes.get("module") and view.measure in matrices:
         shown.append(_matrices(view, matrices, now))
@@ -161,6 +180,18 @@ def _layers(view: Any, heads: xr.Dataset, now: int) -> Panel:
     shapes = [draw.upright(float(steps[now]))]
     return Panel(f"{_name(view)}, mean over a layer's heads", words, data,
                  draw.layout("training step", _name(view), y={"rangemode": "tozero"}, shapes=shapes))  # fmt: skip
+
+
+def _losses(heads: xr.Dataset, now: int) -> Panel:
+    steps = heads["step"].values
+    data = [draw.line(steps, heads["train_loss"], "training", draw.colour(0))]
+    tested = heads["test_loss"].dropna("time") if "test_loss" in heads else heads["train_loss"][:0]
+    if tested.size:
+        data.append(draw.line(tested["step"], tested, "test", draw.colour(3), mode="lines+markers"))
+    ends = float(heads["train_loss"][0]), float(heads["train_loss"][-1])
+    words = f"Training loss from {ends[0]:.3g} to {ends[1]:.3g}, mean since the measurement before, and test loss."
+    shapes = [draw.upright(float(steps[now]))]
+    return Panel("Loss", words, data, draw.layout("training step", "cross-entropy, nats", shapes=shapes))
 
 
 def _matrices(view: Any, matrices: xr.Dataset, now: int) -> Panel:

@@ -90,13 +90,17 @@ def check(view: Runs) -> None:
     """Nothing is computed here; sizes are checked when a run is opened."""
 
 
-def _split(found: Mapping[str, xr.Dataset], setting: str) -> dict[str, xr.Dataset]:
-    return {key.partition("/")[2]: data for key, data in found.items() if key.partition("/")[0] == setting}
+def _split(view: Runs, found: Mapping[str, xr.Dataset], setting: str) -> dict[str, xr.Dataset]:
+    """One run's groups; a trajectory of lab `transformers` as the recording that it is made of."""
+    parts = {key.partition("/")[2]: data for key, data in found.items() if key.partition("/")[0] == setting}
+    if "" in parts and recording.is_of_lab(parts[""]):
+        return {"heads": recording.of_lab(view, parts[""])}
+    return parts
 
 
 def panels(view: Runs, found: dict[str, xr.Dataset]) -> list[Panel]:
     """The panels of the run; with another, those of both in turns, so that they stand side by side."""
-    first, second = (_panels(view, _split(found, setting), setting) for setting in ("run", "other"))
+    first, second = (_panels(view, _split(view, found, setting), setting) for setting in ("run", "other"))
     if not second:
         return first
     longest = max(len(first), len(second))
@@ -114,13 +118,14 @@ def _panels(view: Runs, parts: dict[str, xr.Dataset], setting: str) -> list[Pane
 
 def fit(view: Runs, found: dict[str, xr.Dataset]) -> dict[str, Any]:
     """Which settings mean something for the runs that are open."""
-    sides = [parts for parts in (_split(found, "run"), _split(found, "other")) if parts]
+    sides = [parts for parts in (_split(view, found, "run"), _split(view, found, "other")) if parts]
     heads = [parts["heads"] for parts in sides if "heads" in parts]
     others = [parts for parts in sides if "heads" not in parts]
     fitted: dict[str, Any] = {} if heads else dict.fromkeys(("measure", "product", "layer", "head"))
     for name in ("layer", "head") if heads else ():
         fitted[name] = max(min(data.sizes[name] for data in heads) - 1, 0)
-    fitted |= {"variable": plain.names(others[0]), "at": []} if others else {"variable": None, "at": None}
+    several = any(axis in data.coords for data in heads for axis in recording.RUNS)
+    fitted |= {"variable": plain.names(others[0]) if others else None, "at": [] if others or several else None}
     return fitted if sides else fitted | {"instant": None}
 
 
@@ -128,7 +133,7 @@ def say(view: Runs, found: dict[str, xr.Dataset]) -> str:
     """What the runs are."""
     words = []
     for setting in ("run", "other"):
-        parts = _split(found, setting)
+        parts = _split(view, found, setting)
         if parts:
             told = recording.say(view, parts) if "heads" in parts else plain.say(view, parts)
             words.append(told if setting == "run" else f"Beside it: {told}")
