@@ -24,7 +24,7 @@ from saddles.diffusion.evaluation import Evaluation, Seen
 from saddles.diffusion.graphs import Replay
 from saddles.diffusion.images import CLASSES, CONCEPTS, Circles, training_set
 from saddles.diffusion.vdm import TERMS, VDM, times
-from saddles.probe.stepping import generator_of, patient, within_memory, write_checkpoint
+from saddles.probe.stepping import fitting, generator_of, patient, within_memory, write_checkpoint
 
 CURVES = (*TERMS, "gamma_min", "gamma_max")
 
@@ -83,7 +83,7 @@ class _State:
         write_checkpoint(parts | rest, file)
 
     def restore(self, file: Path, identity: str) -> None:
-        try:
+        with fitting(file):
             stored = torch.load(file, map_location=self.sums.device, weights_only=True)
             if stored["of"] != identity:
                 raise ValueError("it is of another run")
@@ -92,12 +92,6 @@ class _State:
             self.sums = stored["sums"].to(self.sums.device)
             self.step, self.since, self.curves = stored["step"], stored["since"], stored["curves"]
             self.seen = {step: [value.cpu() for value in row] for step, row in stored["seen"].items()}
-        except Exception as error:
-            raise SaddlesError.about(
-                f"{file} does not fit this model ({str(error).splitlines()[0]})",
-                "a run goes on with the settings it began with",
-                "start anew with --fresh",
-            ) from error
 
 
 def train(

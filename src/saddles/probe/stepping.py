@@ -64,3 +64,17 @@ def within_memory(hint: str) -> Iterator[None]:
             "model, optimiser and a batch must fit",
             hint,
         ) from error
+
+
+@contextlib.contextmanager
+def fitting(file: Path) -> Iterator[None]:
+    """Say that a checkpoint does not fit, whatever breaks while it is read."""
+    try:
+        yield
+    except Exception as error:
+        words = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SaddlesError.about(
+            f"{file} does not fit this model ({words})",
+            "a run goes on with the settings it began with",
+            "start anew with --fresh",
+        ) from error

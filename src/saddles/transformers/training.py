@@ -19,7 +19,7 @@ from saddles.core.errors import SaddlesError
 from saddles.core.progress import bar
 from saddles.core.trajectory import DIVERGED, FINISHED
 from saddles.probe.recorder import Recorder, watch
-from saddles.probe.stepping import patient, within_memory, write_checkpoint
+from saddles.probe.stepping import fitting, patient, within_memory, write_checkpoint
 from saddles.transformers import processes
 from saddles.transformers.feed import Feed
 from saddles.transformers.recipe import Recipe
@@ -45,18 +45,12 @@ class _State:
 
     def restore(self, file: Path, device: Any) -> None:
         """Take up what was stored."""
-        try:
+        with fitting(file):
             stored = torch.load(file, map_location=device, weights_only=True)
             self.model.load_state_dict(stored["model"])
             self.optimiser.load_state_dict(stored["optimiser"])
             self.step, self.rows = stored["step"], stored["rows"]
             self.sums, self.since = stored["sums"].to(device), stored["since"]
-        except Exception as error:
-            raise SaddlesError.about(
-                f"{file} does not fit this model ({str(error).splitlines()[0]})",
-                "a run goes on with the settings it began with",
-                "start anew with --fresh",
-            ) from error
 
 
 def train(
