@@ -20,9 +20,9 @@ from saddles.concepts.ensemble import flow_many
 from saddles.concepts.experiments.orders import DIVERSITY, SIGNAL
 from saddles.concepts.experiments.searches import clock, draw
 from saddles.concepts.model import MLP
+from saddles.concepts.observe import test_loss
 from saddles.concepts.sgd import SGD, train
 from saddles.concepts.task import Identity
-from saddles.concepts.watch import test_loss
 from saddles.core.trajectory import make_trajectory
 from saddles.measures import descents
 

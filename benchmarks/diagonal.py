@@ -11,11 +11,11 @@ import time
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from saddles.core.coordinates import LogScale
-from saddles.core.verbs import simulate
+from saddles.core.dispatch import simulate
 from saddles.diagonal import AttentionHead, Flow, TeacherStudent
 from saddles.diagonal.risk import risk_of
 from saddles.measures import stages
+from saddles.solvers.log_scale import LogScale
 
 DECADES = (16, 32, 128, 1000)
 DIM, UNTIL = 50, 1500.0

@@ -6,14 +6,14 @@ import jax
 import numpy as np
 
 from benchmarks.timing import best_of, product_rate
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, find
-from saddles.core.methods import GradientDescent
-from saddles.core.verbs import simulate
 from saddles.linear.experiments.scaling import network, rate, width
 from saddles.linear.model import TwoLayer
+from saddles.linear.observe import observer_of
 from saddles.linear.simulate import descend
 from saddles.linear.task import Denoising
-from saddles.linear.watch import watch
+from saddles.solvers.methods import GradientDescent
 
 DIM, GAMMAS = 200, (2.25, -1.85)
 
@@ -35,7 +35,7 @@ def wide_jax(first: jax.Array, second: jax.Array, observed: jax.Array, pace: flo
 
 def reduced_seconds(model: TwoLayer, task: Denoising, pace: float, steps: int = 200) -> float:
     """Seconds a step of the reduced network."""
-    observer = watch(task, ("errors",), 1, "float64")
+    observer = observer_of(task, ("errors",), 1, "float64")
     start = jax.device_put(model.start(task.shape, 0))
     many = jax.jit(lambda z: jax.lax.fori_loop(0, steps, lambda i, s: descend(s, (observer, pace)), z))
     return best_of(lambda: jax.block_until_ready(many(start))) / steps

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from saddles.probe.delta import Delta, factors, misfit, singular_values
-from saddles.probe.lora import rank_of
+from saddles.probe.lora.plan import rank_of
+from saddles.probe.weights.weight_change import Delta, factors, misfit, singular_values
 
 SHAPES = {"GPT-2 small c_attn": (768, 2304), "GPT-2 small c_fc": (768, 3072), "2048-wide MLP": (2048, 5504)}
 LARGE = {"Llama-7B q_proj": (4096, 4096)}

@@ -15,10 +15,10 @@ import cvxpy
 import numpy as np
 
 from saddles import simulate
-from saddles.core.threads import one_thread
 from saddles.margin import DiagonalAttention, FactoredAttention, JointAttention, MarginFlow, Tokens, solve
 from saddles.margin.certificate import Certified, certify
-from saddles.margin.small import columns
+from saddles.margin.interior_point import columns
+from saddles.runtime.threads import one_thread
 
 N, LENGTH, DIM, GAP, INSTANCES = 64, 16, 64, 1e-4, 10
 SCS_EPS = 2e-5

@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context, Experiment, Size, find
 from saddles.core.trajectory import Trajectory, make_trajectory, save
-from saddles.sweep.begin import sweep
-from saddles.sweep.cells import Job, Task, compute
+from saddles.sweeps.api import sweep
+from saddles.sweeps.cells import Job, Task, compute
 
 ROW = Experiment("bench/trivial", "Next to nothing", "nobody", "benchmarks.sweep",
                  {"tiny": Size(1, {"rate": 1.0, "points": 16})}, default="tiny")  # fmt: skip

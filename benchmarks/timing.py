@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.device import devices
 from saddles.core.provenance import machine, versions
+from saddles.runtime.device import devices
 
 
 def best_of(work: Callable[[], Any], repeats: int = 5) -> float:

@@ -26,7 +26,7 @@ import tempfile
 from pathlib import Path
 
 import saddles
-from saddles.sweep import spaced
+from saddles.sweeps import spaced
 
 folder = Path(tempfile.mkdtemp()) / "scales"
 grid = {"gamma_variance": spaced(-2.5, -1.0, 4)}

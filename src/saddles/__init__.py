@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from saddles.core.lazy import lazy_exports
+from saddles.runtime.lazy import lazy_exports
 
 __version__ = "0.1.0"
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from saddles import studies as studies
     from saddles import transformers as transformers
     from saddles.core.compare import compare as compare
-    from saddles.core.errors import SaddlesError as SaddlesError
+    from saddles.core.dispatch import predict as predict
+    from saddles.core.dispatch import simulate as simulate
     from saddles.core.trajectory import load as load
     from saddles.core.trajectory import save as save
-    from saddles.core.verbs import predict as predict
-    from saddles.core.verbs import simulate as simulate
-    from saddles.sweep.begin import sweep as sweep
+    from saddles.errors import SaddlesError as SaddlesError
+    from saddles.sweeps.api import sweep as sweep
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "SaddlesError": "saddles.core.errors",
+        "SaddlesError": "saddles.errors",
         "compare": "saddles.core.compare",
         "diagonal": "saddles.diagonal",
         "concepts": "saddles.concepts",
@@ -37,11 +37,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "margin": "saddles.margin",
         "measures": "saddles.measures",
         "probe": "saddles.probe",
-        "predict": "saddles.core.verbs",
+        "predict": "saddles.core.dispatch",
         "save": "saddles.core.trajectory",
-        "simulate": "saddles.core.verbs",
+        "simulate": "saddles.core.dispatch",
         "studies": "saddles.studies",
-        "sweep": "saddles.sweep",
+        "sweep": "saddles.sweeps.api",
         "transformers": "saddles.transformers",
     },
 )

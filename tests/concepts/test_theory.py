@@ -13,8 +13,8 @@ from saddles.concepts import (
     SymmetricTwoLayer,
     TwoLayerTheory,
 )
+from saddles.concepts.observe import kinds, terms
 from saddles.concepts.theory import field, pivots, pivots_of_factor
-from saddles.concepts.watch import kinds, terms
 
 
 def _psd(draw, size):

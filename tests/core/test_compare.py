@@ -3,7 +3,7 @@ import pytest
 import xarray as xr
 
 from saddles.core.compare import compare
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 
 def curve(times, shift=0.0, **coords):

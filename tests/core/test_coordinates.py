@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
-from saddles.core.coordinates import LogScale
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
+from saddles.solvers.log_scale import LogScale
 
 
 def _draw(size=6, seed=0):

@@ -1,6 +1,6 @@
 import numpy as np
 
-from saddles.core.iterate import iterate
+from saddles.solvers.descent import iterate
 
 
 def halve(state, args):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from saddles.core.coordinates import LogScale
-from saddles.core.plateau import follow
+from saddles.solvers.log_scale import LogScale
+from saddles.solvers.plateau import follow
 
 
 class Quadratic:

@@ -10,9 +10,9 @@ import xarray as xr
 
 import saddles
 from saddles.core import experiment, provenance
-from saddles.core.errors import SaddlesError
 from saddles.core.experiment import find, register, registry
 from saddles.core.run import planned_folder, resume, run_experiment
+from saddles.errors import SaddlesError
 
 ROW = toy_experiment.ROW
 

@@ -2,8 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from saddles.core.errors import SaddlesError
-from saddles.core.solve import from_zero, settle, solve
+from saddles.errors import SaddlesError
+from saddles.solvers.ode import from_zero, settle, solve
 
 
 def decay(t, y, rates):

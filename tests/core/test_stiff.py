@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from saddles.core.ndf import StepError
-from saddles.core.stiff import Implicit
-from saddles.core.threads import one_thread
+from saddles.runtime.threads import one_thread
+from saddles.solvers.ndf import StepError
+from saddles.solvers.stiff import Implicit
 
 
 @dataclass

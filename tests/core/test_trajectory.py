@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import SCHEMA, export, load, make_trajectory, save
+from saddles.errors import SaddlesError
 
 
 @pytest.fixture

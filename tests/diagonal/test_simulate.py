@@ -8,7 +8,6 @@ from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
 from saddles import simulate
-from saddles.core.errors import SaddlesError
 from saddles.diagonal import (
     AttentionHead,
     Descent,
@@ -22,6 +21,7 @@ from saddles.diagonal import (
     squared_error,
 )
 from saddles.diagonal.risk import risk_of
+from saddles.errors import SaddlesError
 from saddles.measures import balance_drift
 
 

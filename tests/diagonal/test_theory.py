@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from saddles import predict, simulate
-from saddles.core.errors import SaddlesError
 from saddles.diagonal import (
     AttentionHead,
     Diagonal,
@@ -19,6 +18,7 @@ from saddles.diagonal import (
 )
 from saddles.diagonal.quadratic import saddle_path
 from saddles.diagonal.theory import waiting
+from saddles.errors import SaddlesError
 from saddles.measures import stages
 
 

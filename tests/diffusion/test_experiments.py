@@ -12,7 +12,6 @@ import pytest
 import torch
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Context, registry
 from saddles.core.run import resume, run_experiment
 from saddles.core.trajectory import make_trajectory
@@ -23,6 +22,7 @@ from saddles.diffusion.experiments.verdicts import (
     times_learned,
     transient_rise,
 )
+from saddles.errors import SaddlesError
 
 NAME = "diffusion/figure-6b"
 SMALL = {

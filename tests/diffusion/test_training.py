@@ -9,10 +9,10 @@ import pytest
 import torch
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
 from saddles.diffusion import Plan, UNetShape, make_vdm, train
 from saddles.diffusion.graphs import Replay
 from saddles.diffusion.training import _Loop, _State
+from saddles.errors import SaddlesError
 
 
 def trouble(monkeypatch, step, happens):

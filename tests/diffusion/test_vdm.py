@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from saddles.core.errors import SaddlesError
 from saddles.diffusion import VDM, UNetShape, make_vdm
 from saddles.diffusion.unet import Norm, UNet, waves
 from saddles.diffusion.vdm import TERMS, times
+from saddles.errors import SaddlesError
 
 torch.manual_seed(0)
 

@@ -120,7 +120,7 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("block", CASES)
 def test_block_runs(block: Block, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("saddles.probe.adapters._registry", list(_registry()))
+    monkeypatch.setattr("saddles.probe.layouts.adapters._registry", list(_registry()))
     mpl.use("agg")
     model = _model() if block.given else None
     scope: dict[str, Any] = {"__name__": "page"}
@@ -161,7 +161,7 @@ def _has_numbers(value: Any) -> bool:
 
 
 def _registry() -> Any:
-    from saddles.probe import adapters
+    from saddles.probe.layouts import adapters
 
     return adapters._registry
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from doc_pages import ROOT, blocks
 
-from saddles.probe.adapters import adapters
+from saddles.probe.layouts.adapters import adapters
 
 DIFFS = [block.code for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "diff"]
 
@@ -33,7 +33,7 @@ def test_worked_diffs_apply_and_are_clean(changed):
     assert linted.returncode == 0, linted.stdout
     code = (
         "import saddles.linear; from saddles.core.experiment import registry;"
-        "from saddles.probe.adapters import adapters;"
+        "from saddles.probe.layouts.adapters import adapters;"
         "print('Wide' in saddles.linear.__all__, 'linear/early-stopping' in registry(), len(adapters()))"
     )
     environment = {**os.environ, "PYTHONPATH": str(changed / "src")}

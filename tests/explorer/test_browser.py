@@ -12,7 +12,7 @@ import pytest
 from shown_runs import row_of
 
 import saddles
-from saddles.probe.journal import Journal
+from saddles.probe.recording.journal import Journal
 
 ROOMS = {
     "linear": "Linear networks",

@@ -17,7 +17,7 @@ from saddles.explorer.rooms import runs
 from saddles.explorer.rooms.runs import Runs
 from saddles.explorer.shelf import Shelf
 from saddles.explorer.view import RefusedError
-from saddles.probe.journal import Journal
+from saddles.probe.recording.journal import Journal
 
 
 @pytest.fixture

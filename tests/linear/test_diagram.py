@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import saddles
-from saddles.core.methods import GradientDescent
 from saddles.linear import diagram
 from saddles.linear.diagram import ENDINGS, follow_cells, unit_starts
 from saddles.linear.experiments.scaling import rate
@@ -12,6 +11,7 @@ from saddles.linear.model import TwoLayer
 from saddles.linear.task import Denoising
 from saddles.linear.theory import SelfConsistent
 from saddles.measures import best, stable_rank
+from saddles.solvers.methods import GradientDescent
 
 DIM, SEED = 20, 3
 TASK = Denoising(DIM, 3, seed=SEED)

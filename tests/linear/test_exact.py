@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import kstest
 
 import saddles
-from saddles.core.methods import GradientDescent, GradientFlow
 from saddles.linear.model import TwoLayer, bartlett
 from saddles.linear.task import Completion, Denoising, MatrixCost, Regression, Sensing
+from saddles.solvers.methods import GradientDescent, GradientFlow
 
 ROWS, COLUMNS = 9, 13
 

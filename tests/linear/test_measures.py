@@ -6,10 +6,10 @@ import xarray as xr
 
 import saddles
 from saddles import measures
-from saddles.core.errors import SaddlesError
-from saddles.core.methods import GradientDescent, GradientFlow
+from saddles.errors import SaddlesError
 from saddles.linear.model import TwoLayer
 from saddles.linear.task import Denoising
+from saddles.solvers.methods import GradientDescent, GradientFlow
 
 TASK = Denoising(7, 2, dim_out=5, seed=4)
 WIDTH = 90

@@ -6,12 +6,12 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import saddles
-from saddles.core.errors import SaddlesError
-from saddles.core.methods import GradientDescent, GradientFlow
+from saddles.errors import SaddlesError
 from saddles.linear.model import TwoLayer
 from saddles.linear.phases import leading_time, phase, recovery_time
 from saddles.linear.task import Completion, Denoising, MatrixCost, Regression, Sensing
 from saddles.linear.theory import Aligned, Balanced, Lazy, SelfConsistent, aligned_mode
+from saddles.solvers.methods import GradientDescent, GradientFlow
 
 TIMES = np.linspace(0.0, 12.0, 7)
 

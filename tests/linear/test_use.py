@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import saddles
-from saddles.core.errors import SaddlesError
-from saddles.core.methods import GradientDescent, GradientFlow
+from saddles.errors import SaddlesError
 from saddles.linear.model import TwoLayer
 from saddles.linear.task import Completion, Denoising, MatrixCost, Regression, Sensing
 from saddles.linear.theory import Lazy, SelfConsistent
+from saddles.solvers.methods import GradientDescent, GradientFlow
 
 TASK = Denoising(6, 2, seed=1)
 MODEL = TwoLayer(50, 0.02)

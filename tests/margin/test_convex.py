@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from saddles import predict
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.margin import (
     DiagonalAttention,
     FactoredAttention,
@@ -15,8 +15,8 @@ from saddles.margin import (
     solve,
 )
 from saddles.margin.certificate import certify
-from saddles.margin.large import PROX, Constraints
 from saddles.margin.model import frames
+from saddles.margin.primal_dual import PROX, Constraints
 
 DUAL = {"l1": lambda m: np.abs(m).max(), "nuclear": lambda m: np.linalg.norm(m, 2), "frobenius": np.linalg.norm}
 PRIMAL = {"l1": lambda m: np.abs(m).sum(), "nuclear": lambda m: np.linalg.norm(m, "nuc"), "frobenius": np.linalg.norm}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from saddles.core.errors import MissingDataError, SaddlesError
 from saddles.core.experiment import Context
 from saddles.core.trajectory import load, save
+from saddles.errors import MissingDataError, SaddlesError
 from saddles.margin.experiments import EXPERIMENTS, diagonal, general, real_tokens
 from saddles.margin.experiments.table import fall_rate, on_norms
 from saddles.margin.text import embed, sequences, words_of

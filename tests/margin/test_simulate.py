@@ -7,8 +7,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from saddles import simulate
-from saddles.core.coordinates import LogScale
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.margin import (
     DiagonalAttention,
     FactoredAttention,
@@ -21,6 +20,7 @@ from saddles.margin import (
 from saddles.margin.attention import Coefficients, DiagonalFlow, FactoredFlow, JointFlow
 from saddles.margin.model import frames
 from saddles.measures import alignment_defect, direction_error, unit_margin
+from saddles.solvers.log_scale import LogScale
 
 
 def _loss(w, task):

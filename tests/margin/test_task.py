@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.margin import Tokens, check
 from saddles.margin.assumptions import CONDITIONS, holds
 from saddles.margin.generate import hull

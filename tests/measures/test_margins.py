@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.measures import (
     alignment_defect,
     count_above,

@@ -10,8 +10,8 @@ import torch
 
 import saddles
 from saddles.probe import find_layout, fused, heads, register, separate
-from saddles.probe.adapters import adapters
-from saddles.probe.layout import Layout
+from saddles.probe.layouts.adapters import adapters
+from saddles.probe.layouts.layout import Layout
 
 spectra: Any = saddles.probe.spectra
 
@@ -257,7 +257,7 @@ def test_peft_layers_are_named_as_such():
 
 @pytest.fixture
 def _own_registry(monkeypatch):
-    monkeypatch.setattr("saddles.probe.adapters._registry", list(adapters()))
+    monkeypatch.setattr("saddles.probe.layouts.adapters._registry", list(adapters()))
 
 
 @pytest.mark.usefixtures("_own_registry")

@@ -9,7 +9,7 @@ from small_trainings import Words, hugging_face, lightning_fit
 
 import saddles
 from saddles import probe
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 LightningSaddles: Any = probe.LightningSaddles
 SaddlesCallback: Any = probe.SaddlesCallback

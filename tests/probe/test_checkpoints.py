@@ -11,9 +11,9 @@ from planted import planted, tiny, trained
 from safetensors.torch import load_file, save_file
 
 import saddles
-from saddles.core.errors import SaddlesError
-from saddles.probe.checkpoints import open_weights, step_of_name
-from saddles.probe.series import open_series
+from saddles.errors import SaddlesError
+from saddles.probe.weights.checkpoints import open_weights, step_of_name
+from saddles.probe.weights.series import open_series
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_nothing_is_read_before_it_is_asked_for(home, monkeypatch):
     place, _ = home
     asked = []
     monkeypatch.setattr(
-        "saddles.probe.checkpoints._read", lambda homes, name, rows: asked.append(name) or torch.ones(1)
+        "saddles.probe.weights.checkpoints._read", lambda homes, name, rows: asked.append(name) or torch.ones(1)
     )
     weights = open_weights(place / "shards")
     assert asked == []

@@ -12,10 +12,10 @@ import xarray as xr
 from planted import planted, tiny, trained
 
 import saddles
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.probe import inspection
-from saddles.probe.checkpoints import open_weights
 from saddles.probe.inspection import inspect
+from saddles.probe.weights.checkpoints import open_weights
 
 RANKS = {"stable_rank", "effective_rank", "energy_rank_90", "energy_rank_99"}
 NAMES = {"singular_value", "frobenius_norm", "noise_floor"} | RANKS
@@ -190,7 +190,7 @@ def test_a_model_without_attention_and_numbers_that_are_not_finite(home, tmp_pat
 
 
 def test_blocks_do_not_change_the_noise_floor(monkeypatch):
-    from saddles.probe.delta import delta, spectrum_of
+    from saddles.probe.weights.weight_change import delta, spectrum_of
 
     base = tiny("gpt2").bfloat16()
     start, now = open_weights(base), open_weights(trained(base))
@@ -198,7 +198,7 @@ def test_blocks_do_not_change_the_noise_floor(monkeypatch):
         n: spectrum_of(delta(n, now, start)).noise_floor
         for n in ("transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight")
     }
-    monkeypatch.setattr("saddles.probe.delta.BLOCK", 100)
+    monkeypatch.setattr("saddles.probe.weights.weight_change.BLOCK", 100)
     for name, floor in whole.items():
         assert spectrum_of(delta(name, now, start)).noise_floor == pytest.approx(floor, rel=1e-6)
     assert dataclasses.is_dataclass(start)

@@ -12,11 +12,11 @@ import torch
 from planted import planted, tiny, trained
 from safetensors.torch import load_file, save_file
 
-from saddles.core.errors import SaddlesError
-from saddles.probe.delta import Delta, factors, misfit, singular_values
-from saddles.probe.lora import LoraPlan, lora_plan, rank_of
-from saddles.probe.lora_adapter import lora_extract
-from saddles.probe.lora_budget import allocate
+from saddles.errors import SaddlesError
+from saddles.probe.lora.adapter import lora_extract
+from saddles.probe.lora.budget import allocate
+from saddles.probe.lora.plan import LoraPlan, lora_plan, rank_of
+from saddles.probe.weights.weight_change import Delta, factors, misfit, singular_values
 
 FAMILIES = ("gpt2", "llama", "bert")
 TOKENS = torch.arange(10)[None]
@@ -43,7 +43,7 @@ def _change(shape=(60, 90), kind=torch.float32, seed=0) -> tuple[Delta, torch.Te
 @pytest.mark.parametrize("shape", [(60, 90), (90, 60), (50, 50), (1, 7), (2000, 3)])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_values_and_factors_agree_with_a_dense_decomposition(shape, kind, monkeypatch):
-    monkeypatch.setattr("saddles.probe.delta.BLOCK", 700)
+    monkeypatch.setattr("saddles.probe.weights.weight_change.BLOCK", 700)
     change, dense = _change(shape, kind)
     exact = torch.linalg.svdvals(dense).numpy()
     np.testing.assert_allclose(singular_values(change), exact, rtol=1e-9, atol=1e-9 * exact[0])
@@ -166,7 +166,7 @@ def _greedy(gains, costs, budget) -> float:
 
 
 def test_a_search_that_is_cut_short_states_its_gap(monkeypatch):
-    monkeypatch.setattr("saddles.probe.lora_budget.NODES", 2)
+    monkeypatch.setattr("saddles.probe.lora.budget.NODES", 2)
     draw = np.random.default_rng(1)
     gains = [np.sort(draw.exponential(size=6))[::-1] for _ in range(6)]
     cut = allocate(gains, [5, 6, 7, 8, 9, 11], 60)

@@ -11,11 +11,11 @@ import small_models
 import torch
 
 from saddles import probe
-from saddles.core.errors import SaddlesError
-from saddles.probe.live import parameters
-from saddles.probe.meters import Process, Threads, measured, rows_from, rows_to
-from saddles.probe.snapshot import Courier, Place, buffers_for, places_for
+from saddles.errors import SaddlesError
+from saddles.probe.recording.backends import Process, Threads, measured, rows_from, rows_to
+from saddles.probe.recording.snapshot import Courier, Place, buffers_for, places_for
 from saddles.probe.threads import calm_pool
+from saddles.probe.weights.live import parameters
 
 
 def moved(seed=0, kind=torch.float32):

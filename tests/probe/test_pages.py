@@ -15,7 +15,7 @@ from planted import planted, tiny, trained
 
 import saddles
 from saddles import cli
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.figures import probe as figures
 from saddles.measures import rank_growth
 

@@ -14,11 +14,11 @@ import torch
 
 import saddles
 from saddles import probe
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.probe import measuring
-from saddles.probe import meters as meters_room
-from saddles.probe import recorder as recorder_room
-from saddles.probe.journal import Journal
+from saddles.probe.recording import backends as meters_room
+from saddles.probe.recording import recorder as recorder_room
+from saddles.probe.recording.journal import Journal
 
 recorded: Any = probe.recorded
 spectra: Any = probe.spectra

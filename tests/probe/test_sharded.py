@@ -12,8 +12,8 @@ import small_models
 import torch
 
 from saddles import probe
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import load
+from saddles.errors import SaddlesError
 from saddles.probe import heads
 
 spectra: Any = probe.spectra

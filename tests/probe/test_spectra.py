@@ -10,8 +10,8 @@ import small_models
 import torch
 
 from saddles import probe
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import load, save
+from saddles.errors import SaddlesError
 from saddles.probe import find_layout, heads
 
 join: Any = probe.join

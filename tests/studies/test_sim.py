@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import load, make_trajectory, save
+from saddles.errors import SaddlesError
 from saddles.studies import order_against_sim, sim_for
 
 SIGNALS = np.array([[0.1, 0.2], [0.2, 0.21], [0.3, 0.22]])

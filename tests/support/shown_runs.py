@@ -33,7 +33,7 @@ def _shapes(layout: Any) -> dict[str, tuple[int, int]]:
 
 
 def begin_recording(folder: Path, steps: list[int]) -> Path:
-    from saddles.probe.journal import Journal
+    from saddles.probe.recording.journal import Journal
 
     (folder / "rows").mkdir(parents=True)
     Journal._write(folder / "initial.npz", row_of(0))

@@ -14,11 +14,11 @@ import pytest
 
 import saddles
 from saddles.core import provenance
-from saddles.core.errors import SaddlesError
-from saddles.sweep import cluster
-from saddles.sweep.begin import sweep
-from saddles.sweep.cells import Job, Outcome, Refusal, Task, compute
-from saddles.sweep.cluster import Cluster
+from saddles.errors import SaddlesError
+from saddles.sweeps import cluster
+from saddles.sweeps.api import sweep
+from saddles.sweeps.cells import Job, Outcome, Refusal, Task, compute
+from saddles.sweeps.cluster import Cluster
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install saddles[sweep]")
 

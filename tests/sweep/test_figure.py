@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.figures import sweep as figures
 
 over_grid: Any = figures.over_grid

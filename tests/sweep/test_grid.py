@@ -4,8 +4,8 @@ import grid_experiment
 import numpy as np
 import pytest
 
-from saddles.core.errors import SaddlesError
-from saddles.sweep.grid import Grid, checked_grid, read_grid, spaced
+from saddles.errors import SaddlesError
+from saddles.sweeps.grid import Grid, checked_grid, read_grid, spaced
 
 ROW = grid_experiment.ROW
 

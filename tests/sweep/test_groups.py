@@ -9,10 +9,10 @@ import pytest
 from saddles.concepts.model import OneLayer
 from saddles.concepts.sgd import SGD, Batch, train, train_together
 from saddles.concepts.task import Identity
-from saddles.core.errors import SaddlesError
 from saddles.core.experiment import registry
-from saddles.sweep.begin import sweep
-from saddles.sweep.cells import Job, Task, compute
+from saddles.errors import SaddlesError
+from saddles.sweeps.api import sweep
+from saddles.sweeps.cells import Job, Task, compute
 
 SHORT = {"samples": 64, "batch": 16, "epochs": 3, "seeds": 1}
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from saddles.core.experiment import find
-from saddles.sweep.begin import read_sweep
-from saddles.sweep.plan import asked_for
+from saddles.sweeps.api import read_sweep
+from saddles.sweeps.plan import asked_for
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 SBATCH = RECIPES / "slurm" / "sweep.sbatch"

@@ -11,14 +11,14 @@ import pytest
 import xarray as xr
 
 import saddles
-from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Context
 from saddles.core.trajectory import load, save
-from saddles.sweep import arrays
-from saddles.sweep.cells import Job, Outcome, Packed, Task, compute
-from saddles.sweep.grid import checked_grid
-from saddles.sweep.plan import make_plan
-from saddles.sweep.store import Store, create
+from saddles.errors import SaddlesError
+from saddles.sweeps import arrays
+from saddles.sweeps.cells import Job, Outcome, Packed, Task, compute
+from saddles.sweeps.grid import checked_grid
+from saddles.sweeps.plan import make_plan
+from saddles.sweeps.store import Store, create
 
 ROW = grid_experiment.ROW
 

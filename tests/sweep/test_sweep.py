@@ -15,13 +15,13 @@ import pytest
 import saddles
 from saddles import cli
 from saddles.core import experiment
-from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Size
-from saddles.core.progress import Bar
 from saddles.core.run import run_experiment
-from saddles.sweep import drive
-from saddles.sweep.begin import read_sweep, sweep
-from saddles.sweep.store import Store
+from saddles.errors import SaddlesError
+from saddles.runtime.progress import Bar
+from saddles.sweeps import scheduler as drive
+from saddles.sweeps.api import read_sweep, sweep
+from saddles.sweeps.store import Store
 
 ROW = grid_experiment.ROW
 GRID = {"rate": [1.0, 2.0], "points": [3, 4]}
@@ -51,7 +51,7 @@ def command(monkeypatch, capsys):
 def test_the_package_is_the_function():
     made = saddles.sweep("toy/grid", {"rate": np.array([1.0, 2.0])}, out="s", on="serial")
     assert made.trajectory["rate"].values.tolist() == [1, 2]
-    importlib.import_module("saddles.sweep.grid")
+    importlib.import_module("saddles.sweeps.grid")
     assert saddles.sweep("toy/grid", {"rate": [1.0]}, out="t", on="serial").missing == 0
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 import xarray as xr
 
-from saddles.core.errors import MissingDataError
 from saddles.core.experiment import registry
 from saddles.core.run import resume, run_experiment
 from saddles.core.trajectory import load
+from saddles.errors import MissingDataError
 from saddles.transformers.experiments.common import INSTANTS, thinned
 from saddles.transformers.experiments.verdicts import growth, growth_claims, scale_claims, spearman
 

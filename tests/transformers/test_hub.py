@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saddles.core.errors import MissingDataError
+from saddles.errors import MissingDataError
 from saddles.transformers import load_images
 from saddles.transformers.files import load_pictures
 from saddles.transformers.text import load_text

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saddles.core.errors import MissingDataError, SaddlesError
+from saddles.errors import MissingDataError, SaddlesError
 from saddles.transformers.feed import colours
 from saddles.transformers.files import FileFeed, load_pictures
 from saddles.transformers.images import Images, load_images, made

@@ -5,7 +5,7 @@ import lzma
 import numpy as np
 import pytest
 
-from saddles.core.errors import MissingDataError, SaddlesError
+from saddles.errors import MissingDataError, SaddlesError
 from saddles.transformers.text import load_text
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.transformers import ImageFeed, Recipe, TextFeed, ViTShape, load_text, make_gpt2, make_vit, train
 from saddles.transformers.vit import Attention
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from saddles.cli.models import inspect, lora
 from saddles.cli.terminal import err, interrupted, out
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 app = typer.Typer(
     add_completion=False,
@@ -156,8 +156,8 @@ def sweep(
     """Run one experiment at every point of a grid, here or on a cluster; what is finished is kept."""
     from saddles.core.data import use_data
     from saddles.report.sweep import summary, write_figure
-    from saddles.sweep.begin import carry_out, planned_folder
-    from saddles.sweep.plan import asked_for
+    from saddles.sweeps.api import carry_out, planned_folder
+    from saddles.sweeps.plan import asked_for
 
     use_data(data)
     say = lambda text: err.print(escape(text), highlight=False, soft_wrap=True)  # noqa: E731
@@ -279,8 +279,8 @@ def explore(
 def doctor(data: DataOption = None) -> None:
     """Show versions, devices and the data sets that were found."""
     from saddles.core.data import find_data, use_data
-    from saddles.core.device import devices
     from saddles.core.provenance import machine, versions
+    from saddles.runtime.device import devices
 
     use_data(data)
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -329,6 +329,6 @@ def _duration(seconds: float) -> str:
 
 def _cache() -> None:
     """Keep compiled programs between commands."""
-    from saddles.core.device import keep_compiled_programs
+    from saddles.runtime.device import keep_compiled_programs
 
     keep_compiled_programs()

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from saddles.cli.terminal import err, interrupted, out
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 lora = typer.Typer(no_args_is_help=True, help="LoRA ranks and adapters from a base and a tuned model.")
 
@@ -57,8 +57,8 @@ def lora_plan(
     out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
 ) -> None:
     """Find the rank that each module's adapter needs."""
-    from saddles.probe.lora import lora_plan as work
-    from saddles.probe.lora import write_plan
+    from saddles.probe.lora.plan import lora_plan as work
+    from saddles.probe.lora.plan import write_plan
 
     _refuse(out_)
     plan = work(base, tuned, energy=energy, budget=budget)
@@ -78,9 +78,9 @@ def lora_extract(
     out_: Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")] = None,
 ) -> None:
     """Write a PEFT adapter that turns BASE into TUNED."""
-    from saddles.probe.lora import adapter_folder, read_plan
-    from saddles.probe.lora import lora_plan as make
-    from saddles.probe.lora_adapter import lora_extract as work
+    from saddles.probe.lora.adapter import lora_extract as work
+    from saddles.probe.lora.plan import adapter_folder, read_plan
+    from saddles.probe.lora.plan import lora_plan as make
 
     if plan_ is not None and (energy is not None or budget is not None):
         raise SaddlesError.about("--plan came with --energy or --budget", "a plan says it all", "leave one out")

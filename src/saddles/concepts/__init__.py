@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from saddles.core.lazy import lazy_exports
+from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from saddles.concepts.failures import failure as failure
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from saddles.concepts.task import Identity as Identity
     from saddles.concepts.theory import OneLayerTheory as OneLayerTheory
     from saddles.concepts.theory import TwoLayerTheory as TwoLayerTheory
-    from saddles.core.methods import GradientDescent as GradientDescent
-    from saddles.core.methods import GradientFlow as GradientFlow
+    from saddles.solvers.methods import GradientDescent as GradientDescent
+    from saddles.solvers.methods import GradientFlow as GradientFlow
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "GradientDescent": "saddles.core.methods",
-        "GradientFlow": "saddles.core.methods",
+        "GradientDescent": "saddles.solvers.methods",
+        "GradientFlow": "saddles.solvers.methods",
         "Identity": "saddles.concepts.task",
         "MLP": "saddles.concepts.model",
         "OneLayer": "saddles.concepts.model",

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from saddles.core.errors import SaddlesError
-from saddles.core.progress import bar
-from saddles.core.solve import solve
 from saddles.core.trajectory import FINISHED
+from saddles.errors import SaddlesError
+from saddles.runtime.progress import bar
+from saddles.solvers.ode import solve
 
 OBSERVED = ("output", "major", "jacobian")
 

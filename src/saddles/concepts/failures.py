@@ -8,7 +8,7 @@ import numpy as np
 from saddles.concepts.model import SymmetricTwoLayer
 from saddles.concepts.task import Identity
 from saddles.concepts.theory import pivots, pivots_of_factor
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 _ONE, _TWO, _MLP = 30, 31, 32
 """Tags that keep the draws of one seed apart."""

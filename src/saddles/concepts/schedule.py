@@ -6,9 +6,9 @@ import numpy as np
 import xarray as xr
 
 from saddles.concepts.model import SymmetricTwoLayer
+from saddles.concepts.observe import PAPER_CLOCK
 from saddles.concepts.task import Identity
 from saddles.concepts.theory import pivots
-from saddles.concepts.watch import PAPER_CLOCK
 from saddles.core.trajectory import Trajectory
 
 

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-import saddles.core.float64  # noqa: F401
+import saddles.runtime.float64  # noqa: F401
 from saddles.concepts.model import MLP, OneLayer
+from saddles.concepts.observe import coordinates, test_loss
 from saddles.concepts.task import Identity
-from saddles.concepts.watch import coordinates, test_loss
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import DIVERGED, FINISHED, Trajectory, make_trajectory
+from saddles.errors import SaddlesError
 
 KEEPABLE = ("jacobian", "hierarchy")
 

@@ -10,15 +10,15 @@ from jaxtyping import Array
 
 from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import MLP, OneLayer, SymmetricTwoLayer
+from saddles.concepts.observe import PAPER_CLOCK, to_trajectory
 from saddles.concepts.sgd import SGD, train
 from saddles.concepts.task import Identity
-from saddles.concepts.watch import PAPER_CLOCK, label
-from saddles.core.device import on_device
-from saddles.core.errors import SaddlesError
-from saddles.core.iterate import iterate
-from saddles.core.methods import GradientDescent, GradientFlow
-from saddles.core.solve import SAVED_TIMES, from_zero, settle, solve
 from saddles.core.trajectory import Trajectory
+from saddles.errors import SaddlesError
+from saddles.runtime.device import on_device
+from saddles.solvers.descent import iterate
+from saddles.solvers.methods import GradientDescent, GradientFlow
+from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 
 
 def simulate(
@@ -176,4 +176,6 @@ def _labelled(model: Any, task: Identity, times: Any, states: np.ndarray, keep: 
         method = facts["method"]
         rate = PAPER_CLOCK * method.rate if isinstance(method, GradientDescent) else None
         facts["assumptions"] = assumptions(model, task, rate).reason
-    return label(task, times, jacobian=jacobian, strengths=strengths, keep=keep, kind="simulated", model=model, **facts)
+    return to_trajectory(
+        task, times, jacobian=jacobian, strengths=strengths, keep=keep, kind="simulated", model=model, **facts
+    )

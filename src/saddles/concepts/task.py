@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import ortho_group
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 _DATA, _ROTATION, _SHUFFLE = 20, 21, 22
 """Tags that keep the draws of one seed apart."""

@@ -10,12 +10,12 @@ from jaxtyping import Array, Float
 
 from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import OneLayer, SymmetricTwoLayer
+from saddles.concepts.observe import PAPER_CLOCK, to_trajectory
 from saddles.concepts.task import Identity
-from saddles.concepts.watch import PAPER_CLOCK, label
-from saddles.core.device import on_device
-from saddles.core.errors import SaddlesError
-from saddles.core.solve import SAVED_TIMES, from_zero, settle, solve
 from saddles.core.trajectory import FINISHED, Trajectory
+from saddles.errors import SaddlesError
+from saddles.runtime.device import on_device
+from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _one(model: OneLayer, task: Identity, theory: OneLayerTheory, times: Any, se
         "growth": (("time", "coordinate"), growth),
         "noise_term": (("time", "coordinate"), jacobian @ task.target - growth),
     }
-    return label(
+    return to_trajectory(
         task, clock, jacobian=jacobian, keep=keep, extra=parts, kind="predicted", model=model, theory=theory, seed=seed,
         status=FINISHED,
     )  # fmt: skip
@@ -155,7 +155,7 @@ def _two(
     clock, added = from_zero(times)
     atol = max(theory.rtol * float(jnp.sqrt(jnp.mean(start**2))), 1e-15)
     found = solve(_slope, start, clock, args=moment, rtol=theory.rtol, atol=atol, title="theory")
-    return label(
+    return to_trajectory(
         task,
         found.times[added:],
         jacobian=found.saved[added:],

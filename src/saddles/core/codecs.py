@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 HARMLESS = {
     "adler32", "astype", "base64", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian",

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from saddles.core.errors import MissingDataError, SaddlesError
+from saddles.errors import MissingDataError, SaddlesError
 
 SETS = {
     "cifar10": ("cifar-10-batches-bin", "cifar10_test.npz"),

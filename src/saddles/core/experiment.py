@@ -23,8 +23,8 @@ import numpy as np
 
 from saddles.core.claim import Claim
 from saddles.core.data import SETS
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import Trajectory
+from saddles.errors import SaddlesError
 
 LABS = ("linear", "diagonal", "concepts", "margin", "transformers", "diffusion")
 """Labs that ship with saddles, in the order of `saddles list`."""

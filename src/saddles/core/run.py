@@ -21,10 +21,10 @@ from typing import Any
 import saddles
 from saddles.core.claim import Claim, read_claims, write_claims
 from saddles.core.data import require_data
-from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Context, Experiment, find
 from saddles.core.provenance import machine, versions
 from saddles.core.trajectory import FINISHED, SCHEMA, Trajectory, load, save
+from saddles.errors import SaddlesError
 
 RUNNING = "running"
 INTERRUPTED = "stopped: interrupted"

@@ -18,8 +18,8 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.codecs import check_codecs
-from saddles.core.errors import SaddlesError
 from saddles.core.provenance import describe, versions
+from saddles.errors import SaddlesError
 
 SCHEMA = 1
 """Version of the layout below; a reader refuses a newer one."""

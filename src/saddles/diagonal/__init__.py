@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from saddles.core.lazy import lazy_exports
+from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from saddles.diagonal.assumptions import check_assumptions as check_assumptions

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
 from saddles.diagonal.rest import settle
 from saddles.diagonal.risk import Risk, risk_of
+from saddles.errors import SaddlesError
 
 KINDS = ("4.3 gap", "4.3 unequal start", "4.3 exits", "4.4", "4.5")
 

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from saddles.core.errors import SaddlesError
-from saddles.core.methods import GradientDescent
-from saddles.core.verbs import AXIS
+from saddles.core.dispatch import AXIS
+from saddles.errors import SaddlesError
+from saddles.solvers.methods import GradientDescent
 
 SMALLEST = -300.0
 """log α below which weights are not held as ordinary numbers."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saddles.core.coordinates import LogScale
-from saddles.core.mirror import Stepper
-from saddles.core.ndf import StepError
 from saddles.diagonal.risk import Risk
+from saddles.solvers.log_scale import LogScale
+from saddles.solvers.mirror import Stepper
+from saddles.solvers.ndf import StepError
 
 ZERO = 1e-9
 """Forces below this part of max|g(0)| count as zero."""

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import saddles.core.float64  # noqa: F401
-from saddles.core.errors import SaddlesError
+import saddles.runtime.float64  # noqa: F401
+from saddles.errors import SaddlesError
 
 
 class Mean(eqx.Module):

@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from saddles.core.asked import check_keep, check_times
-from saddles.core.coordinates import LogScale
-from saddles.core.device import on_device
-from saddles.core.errors import SaddlesError
-from saddles.core.iterate import iterate
-from saddles.core.plateau import follow
-from saddles.core.solve import SAVED_TIMES, from_zero, solve
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import check_keep, check_times
 from saddles.diagonal.method import Descent, Flow
 from saddles.diagonal.model import FullHead, Network
+from saddles.diagonal.observe import KEEPABLE, to_trajectory
 from saddles.diagonal.risk import Mean, mean_of, risk_of
-from saddles.diagonal.watch import KEEPABLE, label
+from saddles.errors import SaddlesError
+from saddles.runtime.device import on_device
+from saddles.solvers.descent import iterate
+from saddles.solvers.log_scale import LogScale
+from saddles.solvers.ode import SAVED_TIMES, from_zero, solve
+from saddles.solvers.plateau import follow
 
 REST = 1e-3
 """A flow without an end runs until the forces have fallen to this part of the first."""
@@ -92,7 +92,7 @@ def _flow(
         )
     if "crossings" in kept:
         variables["crossings"] = (("crossing", "fact"), path.crossings / np.array([scale, scale, 1.0]))
-    return label(
+    return to_trajectory(
         variables,
         path.times / scale,
         model,
@@ -159,7 +159,7 @@ def _descent(
     wanted = ("beta", "u", "v") if "weights" in kept else ("beta",)
     variables: dict[str, Any] = {name: (("time", "coordinate"), saved[name]) for name in wanted}
     variables["loss"] = (("time",), saved["loss"])
-    return label(variables, facts.pop("clock"), model, task, log_alpha=method.log_alpha, seed=seed, **facts)
+    return to_trajectory(variables, facts.pop("clock"), model, task, log_alpha=method.log_alpha, seed=seed, **facts)
 
 
 def _iterate(step: Any, start: Any, method: Descent, asked: Any, args: Any, see: Any) -> tuple[dict[str, Any], Any]:
@@ -213,7 +213,7 @@ def _full(model: FullHead, task: Any, method: Any, asked: Any, seed: int, precis
         "loss": (("time",), saved["loss"]),
     }
     facts["coords"] |= {"family": ["key_query", "value_output"], "mode": np.arange(model.dim)}
-    return label(variables, facts.pop("clock"), model, task, log_alpha=method.log_alpha, seed=seed, **facts)
+    return to_trajectory(variables, facts.pop("clock"), model, task, log_alpha=method.log_alpha, seed=seed, **facts)
 
 
 def _full_flow(method: Flow, start: Any, mean: Mean, asked: np.ndarray | None) -> tuple[dict[str, Any], Any]:

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.asked import check_keep, check_times
-from saddles.core.coordinates import LogScale
-from saddles.core.device import on_device
-from saddles.core.errors import SaddlesError
-from saddles.core.progress import bar
 from saddles.core.trajectory import FINISHED, Trajectory
+from saddles.core.validation import check_keep, check_times
 from saddles.diagonal.method import check_log_alpha
+from saddles.diagonal.observe import KEEPABLE, to_trajectory
 from saddles.diagonal.rest import ZERO, Rest, settle
 from saddles.diagonal.risk import Risk, risk_of
-from saddles.diagonal.watch import KEEPABLE, label
+from saddles.errors import SaddlesError
+from saddles.runtime.device import on_device
+from saddles.runtime.progress import bar
+from saddles.solvers.log_scale import LogScale
 
 TIE = 1e-9
 """Times until activation that differ by less than this part are a tie."""
@@ -201,7 +201,7 @@ def _labelled(
     for name in ("stage_beta", "stage_log_scale"):
         rows = np.array([row[name] for row in made.rows]).reshape(len(made.rows), model.coordinates)
         variables[name] = (("stage", "coordinate"), rows)
-    return label(
+    return to_trajectory(
         variables,
         asked,
         model,

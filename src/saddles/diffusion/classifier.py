@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saddles.core.errors import SaddlesError
-from saddles.core.progress import bar
 from saddles.diffusion.images import CLASSES, Circles
 from saddles.diffusion.unet import UNetShape, make_unet
-from saddles.probe.stepping import generator_of, write_checkpoint
+from saddles.errors import SaddlesError
+from saddles.runtime.progress import bar
+from saddles.training.stepping import generator_of, write_checkpoint
 
 LAYOUT = 1
 """Raise it where the code below changes what is trained: older files are then not looked at."""

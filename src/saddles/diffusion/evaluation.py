@@ -14,7 +14,7 @@ from torch import Tensor
 from saddles.diffusion.classifier import Classifier
 from saddles.diffusion.images import CLASSES, Circles
 from saddles.diffusion.vdm import VDM
-from saddles.probe.stepping import generator_of
+from saddles.training.stepping import generator_of
 
 
 @dataclass(frozen=True)

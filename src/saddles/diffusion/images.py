@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saddles.core.errors import SaddlesError
-from saddles.probe.stepping import generator_of
+from saddles.errors import SaddlesError
+from saddles.training.stepping import generator_of
 
 CLASSES = ("00", "01", "10", "11")
 """(colour, size): red or blue, big or small."""

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from saddles.core.errors import SaddlesError
-from saddles.core.progress import bar
 from saddles.core.trajectory import DIVERGED, FINISHED, Trajectory, make_trajectory
 from saddles.diffusion.evaluation import Evaluation, Seen
 from saddles.diffusion.graphs import Replay
 from saddles.diffusion.images import CLASSES, CONCEPTS, Circles, training_set
 from saddles.diffusion.vdm import TERMS, VDM, times
-from saddles.probe.stepping import fitting, generator_of, patient, within_memory, write_checkpoint
+from saddles.errors import SaddlesError
+from saddles.runtime.progress import bar
+from saddles.training.stepping import fitting, generator_of, patient, within_memory, write_checkpoint
 
 CURVES = (*TERMS, "gamma_min", "gamma_max")
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saddles.core.errors import SaddlesError
 from saddles.diffusion.unet import UNetShape, make_unet
+from saddles.errors import SaddlesError
 
 TERMS = ("diffusion", "latent", "reconstruction")
 

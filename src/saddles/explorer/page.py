@@ -10,7 +10,7 @@ from typing import Any
 
 from nicegui import json, ui
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.explorer import draw, files
 from saddles.explorer.controls import Field
 from saddles.explorer.latest import Latest

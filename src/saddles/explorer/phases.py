@@ -175,7 +175,7 @@ def nearest(x: float, y: float) -> tuple[float, float]:
 def main(arguments: list[str], say: Callable[[str], Any] = lambda text: print(text, flush=True)) -> None:
     """Make a map and print it row by row, the middle of the diagram first."""
     os.nice(NICE)
-    from saddles.core.device import keep_compiled_programs
+    from saddles.runtime.device import keep_compiled_programs
 
     keep_compiled_programs()
     key = (int(arguments[0]), int(arguments[1]), float(arguments[2]), int(arguments[3]))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from saddles.core.errors import SaddlesError
 from saddles.core.provenance import versions
+from saddles.errors import SaddlesError
 
 try:
     from nicegui import app, ui
@@ -93,7 +93,7 @@ def free_port(host: str, port: int | None) -> int:
 
 def warm(rooms: Sequence[Room]) -> None:
     """Compile what the rooms' first views need, so that no slider waits for it."""
-    from saddles.core.device import keep_compiled_programs
+    from saddles.runtime.device import keep_compiled_programs
 
     keep_compiled_programs()
     for room in rooms[:3]:

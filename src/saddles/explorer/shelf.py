@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import load
+from saddles.errors import SaddlesError
 
 DEEPEST = 8
 """Folders below a named one that are looked into."""
@@ -84,7 +84,7 @@ class Shelf:
                 f"{name[:60]!r} holds no run", "a stored trajectory is needed", "choose one of the list"
             )
         if kind == "recording at work":
-            from saddles.probe.journal import recorded
+            from saddles.probe.recording.journal import recorded
 
             data: Any = recorded(place)
         else:

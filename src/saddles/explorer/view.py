@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 
 class RefusedError(SaddlesError):

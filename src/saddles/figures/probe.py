@@ -15,7 +15,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, look, sheet
 from saddles.measures.growth import rank_growth
 

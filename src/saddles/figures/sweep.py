@@ -9,7 +9,7 @@ import xarray as xr
 from matplotlib.colors import BoundaryNorm, LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, look, sheet
 
 MOST = 6

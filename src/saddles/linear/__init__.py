@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from saddles.core.lazy import lazy_exports
+from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from saddles.core.methods import GradientDescent as GradientDescent
-    from saddles.core.methods import GradientFlow as GradientFlow
     from saddles.linear.model import TwoLayer as TwoLayer
     from saddles.linear.phases import leading_time as leading_time
     from saddles.linear.phases import phase as phase
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from saddles.linear.theory import Balanced as Balanced
     from saddles.linear.theory import Lazy as Lazy
     from saddles.linear.theory import SelfConsistent as SelfConsistent
+    from saddles.solvers.methods import GradientDescent as GradientDescent
+    from saddles.solvers.methods import GradientFlow as GradientFlow
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -28,8 +28,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "Balanced": "saddles.linear.theory",
         "Completion": "saddles.linear.task",
         "Denoising": "saddles.linear.task",
-        "GradientDescent": "saddles.core.methods",
-        "GradientFlow": "saddles.core.methods",
+        "GradientDescent": "saddles.solvers.methods",
+        "GradientFlow": "saddles.solvers.methods",
         "Lazy": "saddles.linear.theory",
         "MatrixCost": "saddles.linear.task",
         "Regression": "saddles.linear.task",

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse.linalg import svds
 
-import saddles.core.float64  # noqa: F401
-from saddles.core.layout import transposed
+import saddles.runtime.float64  # noqa: F401
+from saddles.linear.layout import transposed
 from saddles.linear.model import TwoLayer
 from saddles.linear.simulate import Factor
 from saddles.linear.theory import SelfConsistent

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import SaddlesError
-from saddles.core.verbs import AXIS
+from saddles.core.dispatch import AXIS
+from saddles.errors import SaddlesError
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 Phase = Literal["underparametrised", "noisy", "lazy", "active"]
 

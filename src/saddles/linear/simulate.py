@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from saddles.core.device import on_device
-from saddles.core.errors import SaddlesError
-from saddles.core.iterate import iterate
-from saddles.core.layout import transposed
-from saddles.core.methods import GradientDescent, GradientFlow
-from saddles.core.solve import SAVED_TIMES, from_zero, settle, solve
 from saddles.core.trajectory import Trajectory
+from saddles.errors import SaddlesError
+from saddles.linear.layout import transposed
 from saddles.linear.model import TwoLayer
-from saddles.linear.watch import Watch, check_finite, label, watch
+from saddles.linear.observe import Observer, check_finite, observer_of, to_trajectory
+from saddles.runtime.device import on_device
+from saddles.solvers.descent import iterate
+from saddles.solvers.methods import GradientDescent, GradientFlow
+from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 
 Factor = tuple[Any, Any]
 """The blocks W1ᵀ (d_in × m) and W2 (d_out × m), or their reduction."""
@@ -29,7 +29,7 @@ def push(state: Factor, cost: Any) -> Factor:
     return -(transposed(gradient) @ outer), -(gradient @ inner)
 
 
-def descend(state: Factor, args: tuple[Watch, Any]) -> Factor:
+def descend(state: Factor, args: tuple[Observer, Any]) -> Factor:
     """One simultaneous step of gradient descent."""
     observer, rate = args
     slope = push(state, observer.cost)
@@ -69,7 +69,7 @@ def simulate(
     )
 
 
-def _observe_step(state: Factor, args: tuple[Watch, Any]) -> dict[str, Any]:
+def _observe_step(state: Factor, args: tuple[Observer, Any]) -> dict[str, Any]:
     return args[0].factor(*state)
 
 
@@ -77,7 +77,7 @@ def _descent(
     model: TwoLayer, task: Any, method: GradientDescent, start: Factor, times: Any, seed: int, keep: Any, precision: str
 ) -> Trajectory:
     steps, stride, asked = method.schedule(times)
-    observer = watch(task, keep, len(asked), precision)
+    observer = observer_of(task, keep, len(asked), precision)
     rate = jnp.asarray(method.rate, dtype=precision)
     check_finite(eqx.filter_jit(_observe_step)(start, (observer, rate)), task)
     done = iterate(
@@ -88,7 +88,7 @@ def _descent(
     status = done.status
     if status.startswith("stopped"):
         status += f" with rate {method.rate:.4g}: try a smaller one"
-    return label(
+    return to_trajectory(
         {name: values[chosen] for name, values in done.saved.items()},
         method.rate * done.steps[chosen],
         model,
@@ -103,11 +103,11 @@ def _descent(
     )
 
 
-def _field(t: Any, state: Factor, observer: Watch) -> Factor:
+def _field(t: Any, state: Factor, observer: Observer) -> Factor:
     return push(state, observer.cost)
 
 
-def _observe_time(t: Any, state: Factor, observer: Watch) -> dict[str, Any]:
+def _observe_time(t: Any, state: Factor, observer: Observer) -> dict[str, Any]:
     return observer.factor(*state)
 
 
@@ -121,7 +121,7 @@ class _Settled(eqx.Module):
     gradient: Any
     speed: Any
 
-    def __call__(self, t: Any, state: Factor, observer: Watch) -> Any:
+    def __call__(self, t: Any, state: Factor, observer: Observer) -> Any:
         slope = push(state, observer.cost)
         fitted = jnp.linalg.norm(observer.cost.gradient(state[1] @ state[0].T)) <= 1e-2 * self.gradient
         still = _norm(slope) <= 1e-3 * self.speed * _norm(state)
@@ -133,7 +133,7 @@ def _flow(
     model: TwoLayer, task: Any, method: GradientFlow, start: Factor, times: Any, seed: int, keep: Any, precision: str
 ) -> Trajectory:
     instants = SAVED_TIMES if times is None else len(times)
-    observer = watch(task, keep, instants, precision)
+    observer = observer_of(task, keep, instants, precision)
     check_finite(eqx.filter_jit(_observe_time)(0.0, start, observer), task)
     settled = True
     if times is None:
@@ -153,7 +153,7 @@ def _flow(
     )  # fmt: skip
     chosen = slice(added, None)
     status = found.status if settled else f"stopped: not converged within {method.max_steps} coarse steps"
-    return label(
+    return to_trajectory(
         {name: values[chosen] for name, values in found.saved.items()},
         found.times[chosen],
         model,

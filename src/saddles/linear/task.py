@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-import saddles.core.float64  # noqa: F401
-from saddles.core.errors import SaddlesError
+import saddles.runtime.float64  # noqa: F401
+from saddles.errors import SaddlesError
 
 Matrix = Float[Array | np.ndarray, "row column"]
 

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-import saddles.core.float64  # noqa: F401
-from saddles.core.device import on_device
-from saddles.core.errors import SaddlesError
-from saddles.core.iterate import iterate
-from saddles.core.layout import transposed
-from saddles.core.methods import GradientDescent
-from saddles.core.solve import SAVED_TIMES, from_zero, settle, solve
+import saddles.runtime.float64  # noqa: F401
 from saddles.core.trajectory import FINISHED, Trajectory
+from saddles.errors import SaddlesError
+from saddles.linear.layout import transposed
+from saddles.linear.observe import Observer, check_finite, observer_of, to_trajectory
 from saddles.linear.task import Correlated, Entrywise
-from saddles.linear.watch import Watch, check_finite, label, watch
+from saddles.runtime.device import on_device
+from saddles.solvers.descent import iterate
+from saddles.solvers.methods import GradientDescent
+from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 
 Rows = Float[Array, "stacked hidden"]
 """The factor as one stacked matrix: d_in rows for the inputs, then d_out for the outputs."""
@@ -132,7 +132,7 @@ def predict(
         threshold = model.threshold
         descent = getattr(theory, "descent", None)
         instants = (SAVED_TIMES if descent is None else len(descent.schedule()[2])) if times is None else len(times)
-        observer = watch(task, keep, instants, precision)
+        observer = observer_of(task, keep, instants, precision)
         check_finite({"loss": observer.cost(jnp.asarray(matrix, dtype=precision))}, task)
         if isinstance(theory, SelfConsistent | Balanced):
             start = jnp.asarray(theory.factor(matrix, threshold), dtype=precision)
@@ -149,7 +149,7 @@ def predict(
                 "use one of them",
             )
     saved, clock, facts = made
-    return label(saved, clock, model, task, kind="predicted", theory=theory, seed=seed, **facts)
+    return to_trajectory(saved, clock, model, task, kind="predicted", theory=theory, seed=seed, **facts)
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,11 @@ class _Moves:
     see: Any
 
 
-def _split(rows: Rows, observer: Watch) -> tuple[Array, Array]:
+def _split(rows: Rows, observer: Observer) -> tuple[Array, Array]:
     return rows[: observer.columns], rows[observer.columns :]
 
 
-def _pull(rows: Rows, observer: Watch) -> Rows:
+def _pull(rows: Rows, observer: Observer) -> Rows:
     """[[0, Gᵀ], [G, 0]] L for the stacked factor L, with G at A = L_out L_inᵀ."""
     inner, outer = _split(rows, observer)
     gradient = observer.cost.gradient(outer @ transposed(inner))
@@ -216,7 +216,7 @@ class _Fitted(eqx.Module):
         return jnp.linalg.norm(args[0].cost.gradient(matrix)) <= 1e-2 * self.gradient
 
 
-def _follow(moves: _Moves, start: Array, observer: Watch, speed: Array, theory: Any, times: Any) -> Any:
+def _follow(moves: _Moves, start: Array, observer: Observer, speed: Array, theory: Any, times: Any) -> Any:
     """Follow a theory's state by discrete steps or by its flow."""
     if theory.descent is not None:
         steps, stride, asked = theory.descent.schedule(times)
@@ -254,12 +254,12 @@ def _rest(moves: _Moves, start: Array, args: Any) -> tuple[float, bool]:
     return settle(moves.slope, start, _Fitted(first, whole), args=args, scale=float(1 / speed))
 
 
-def _represented(rows: Rows, observer: Watch) -> Array:
+def _represented(rows: Rows, observer: Observer) -> Array:
     inner, outer = _split(rows, observer)
     return outer @ inner.T
 
 
-def _lazy(matrix: Array, observer: Watch, threshold: float, theory: Lazy, times: Any) -> Any:
+def _lazy(matrix: Array, observer: Observer, threshold: float, theory: Lazy, times: Any) -> Any:
     speed = jnp.asarray(2 * threshold, dtype=matrix.dtype)
     closed = isinstance(observer.cost, Entrywise | Correlated) and theory.descent is None
     if not closed:
@@ -281,7 +281,7 @@ def _lazy_at(t: Any, matrix: Array, cost: Any, speed: Any) -> Array:
     return cost.observed + ((gap @ vectors) * decay[None, :]) @ vectors.T
 
 
-def _aligned(matrix: np.ndarray, observer: Watch, threshold: float, times: Any) -> Any:
+def _aligned(matrix: np.ndarray, observer: Observer, threshold: float, times: Any) -> Any:
     cost = observer.cost
     if not (isinstance(cost, Entrywise) and np.ndim(cost.weight) == 0):
         raise SaddlesError.about(
@@ -320,7 +320,7 @@ def aligned_mode(t: Any, start: Any, target: Any, threshold: float, pace: Any) -
     return threshold / 2 * (there - 1 / there)
 
 
-def _seen(at: Any, clock: Array, observer: Watch) -> Any:
+def _seen(at: Any, clock: Array, observer: Observer) -> Any:
     saved = jax.lax.map(lambda t: observer.matrix(at(t)), clock)
     facts = {"status": FINISHED, "gradient_evaluations": 0}
     return {name: np.asarray(values) for name, values in saved.items()}, np.asarray(clock), facts

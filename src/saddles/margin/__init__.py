@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from saddles.core.lazy import lazy_exports
+from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from saddles.margin.assumptions import check as check

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.threads import one_thread
 from saddles.margin.generate import separation
+from saddles.runtime.threads import one_thread
 
 EXACT = 1e-8
 """Equalities hold to this, relative to the size of what is compared."""

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
-from saddles.core.coordinates import LogScale
-from saddles.core.stiff import Solve
+from saddles.solvers.log_scale import LogScale
+from saddles.solvers.stiff import Solve
 
 
 @dataclass(frozen=True, eq=False)

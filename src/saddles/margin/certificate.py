@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.margin.generate import factor, hull
 from saddles.measures.margins import combine, constraint_margins, dual_norm, primal_norm
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.margin.certificate import Certified, certify, refuse_infeasible
-from saddles.margin.large import first_order
-from saddles.margin.small import LARGEST, interior_point, linear_program
+from saddles.margin.interior_point import LARGEST, interior_point, linear_program
+from saddles.margin.primal_dual import first_order
 
 PROBLEMS = ("l1", "nuclear", "frobenius", "aligned")
 

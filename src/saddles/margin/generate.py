@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 TRIES = 200
 """Draws before a generator gives up."""

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 
 @dataclass(frozen=True)

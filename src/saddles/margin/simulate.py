@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.asked import check_keep, check_times
-from saddles.core.coordinates import LogScale
-from saddles.core.errors import SaddlesError
-from saddles.core.ndf import StepError
-from saddles.core.progress import bar
-from saddles.core.stiff import Implicit
-from saddles.core.threads import one_thread
 from saddles.core.trajectory import FINISHED, Trajectory
+from saddles.core.validation import check_keep, check_times
+from saddles.errors import SaddlesError
 from saddles.margin.attention import DiagonalFlow, FactoredFlow, JointFlow
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import DiagonalAttention, FactoredAttention, JointAttention
-from saddles.margin.watch import KEEPABLE, describe_weights, label, optimality, weights_variable
+from saddles.margin.observe import KEEPABLE, describe_weights, optimality, to_trajectory, weights_variable
+from saddles.runtime.progress import bar
+from saddles.runtime.threads import one_thread
+from saddles.solvers.log_scale import LogScale
+from saddles.solvers.ndf import StepError
+from saddles.solvers.stiff import Implicit
 
 NORMS = {DiagonalAttention: "l1", FactoredAttention: "nuclear", JointAttention: "frobenius"}
 """The norm each parametrisation is expected to minimise."""
@@ -81,7 +81,7 @@ def _simulate(
         parts = [flow.split(state)[:2] for state in states]
         for name, i in (("key", 0), ("query", 1)):
             variables[name] = (("time", "coordinate", "hidden"), np.stack([part[i] for part in parts]))
-    return label(
+    return to_trajectory(
         variables, np.array(path.clock), model, task, method=method, seed=seed, kind="simulated", status=path.status,
         wall_time=path.wall_time, gradient_evaluations=path.evaluations, solver_steps=path.steps,
         solver_rejected=path.rejected, least_loss=task.least_loss,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.margin import generate
 
 TIE = 1e-12

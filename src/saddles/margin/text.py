@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from saddles.core.data import find_data, require_data
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.margin.task import Tokens
 
 WORD = re.compile(r"[a-z]+")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.asked import check_keep
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import check_keep
+from saddles.errors import SaddlesError
 from saddles.margin.convex import PROBLEMS, solve
 from saddles.margin.model import DiagonalAttention, FactoredAttention, JointAttention
-from saddles.margin.watch import KEEPABLE, describe_weights, label, weights_variable
+from saddles.margin.observe import KEEPABLE, describe_weights, to_trajectory, weights_variable
 
 EXPECTED = {DiagonalAttention: "l1", FactoredAttention: "nuclear", JointAttention: "frobenius"}
 """Theorem 4.1, Theorem 5.1 (beyond its data: an expectation), and Tarzanagh et al. for one matrix."""
@@ -72,7 +72,7 @@ def predict(
     for name in ("objective", "dual_objective", "gap"):
         variables[name] = (("time",), np.array([getattr(found, name)]))
     variables["multipliers"] = (("constraint",), found.multipliers)
-    return label(
+    return to_trajectory(
         variables, np.array([np.inf]), model, task, theory=theory, seed=seed, kind="predicted", solver=found.solver,
         wall_time=time.perf_counter() - began,
     )  # fmt: skip

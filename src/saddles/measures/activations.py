@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 THRESHOLD = 1e-5
 """Where a coordinate counts as active (Boix-Adserà et al., appendix A)."""

@@ -6,7 +6,7 @@ Everything here sees points over time and nothing of the network that made them.
 import numpy as np
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.measures.lines import fit_line
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.measures.spectra import need
 
 SHARE = 0.1

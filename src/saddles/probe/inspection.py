@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
-from saddles.core.progress import bar
 from saddles.core.provenance import machine, versions
 from saddles.core.trajectory import FINISHED, load, save
+from saddles.errors import SaddlesError
 from saddles.measures.factored import rank_measures
-from saddles.probe.checkpoints import Source, Weights
-from saddles.probe.delta import delta, effort, spectrum_of
-from saddles.probe.layout import Head, Layout, Module
+from saddles.probe.layouts.layout import Head, Layout, Module
 from saddles.probe.measuring import Each, Row, label, measure_heads, measure_initial, need_heads, pad
-from saddles.probe.series import Series, find_places, open_series
 from saddles.probe.threads import calm_pool
+from saddles.probe.weights.checkpoints import Source, Weights
+from saddles.probe.weights.series import Series, find_places, open_series
+from saddles.probe.weights.weight_change import delta, effort, spectrum_of
+from saddles.runtime.progress import bar
 
 INTERRUPTED = "stopped: interrupted"
 
@@ -51,11 +51,11 @@ def inspect(
 
     Args:
         paths: a folder of checkpoints, one checkpoint, or a list of them: Hugging Face folders, .safetensors,
-            torch files. The series is checked first (see `saddles.probe.series`).
+            torch files. The series is checked first (see `saddles.probe.weights.series`).
         reference: the model at the start; None takes the first checkpoint, which then is no row of the result.
         modules: measure the plain matrices too. Their spectra are complete and exact to the accuracy that
-            `saddles.probe.delta` states; they take most of the time, ten processor seconds and more for a matrix
-            4096 wide.
+            `saddles.probe.weights.weight_change` states; they take most of the time, ten processor seconds and more
+            for a matrix 4096 wide.
         only: a regular expression; matrices whose name it does not match are left out.
         out: a folder for the result. The same call goes on where an interrupted one stopped; a finished one is
             read back; a folder of anything else is refused.

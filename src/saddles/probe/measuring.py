@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
 from saddles.core.trajectory import FINISHED, make_trajectory
+from saddles.errors import SaddlesError
 from saddles.measures.factored import (
     change_and_floor,
     matrix_floor,
@@ -22,7 +22,7 @@ from saddles.measures.factored import (
     rank_measures,
     spectrum,
 )
-from saddles.probe.layout import PRODUCTS, Factor, Head, Layout, Module
+from saddles.probe.layouts.layout import PRODUCTS, Factor, Head, Layout, Module
 from saddles.probe.threads import calm_pool
 
 Read = Callable[[str], Any]

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from saddles.core.errors import MissingDataError, SaddlesError
 from saddles.core.experiment import Experiment, registry
 from saddles.core.provenance import machine, versions
 from saddles.core.run import run_experiment
+from saddles.errors import MissingDataError, SaddlesError
 from saddles.report.page import Section, write_page
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from saddles.figures.sweep import claims_over_grid
-from saddles.sweep.begin import Sweep
+from saddles.sweeps.api import Sweep
 
 SHOWN = 3
 """Errors and claims that are told one by one."""

@@ -18,9 +18,9 @@ import numpy as np
 import xarray as xr
 from scipy.stats import spearmanr
 
-from saddles.core.errors import SaddlesError
+from saddles.core.dispatch import predict
 from saddles.core.trajectory import Trajectory, load, make_trajectory
-from saddles.core.verbs import predict
+from saddles.errors import SaddlesError
 from saddles.measures.concept_space import learning_times
 from saddles.measures.lines import fit_line
 

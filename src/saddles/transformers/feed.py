@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from saddles.core.errors import SaddlesError
-from saddles.probe.stepping import generator_of
+from saddles.errors import SaddlesError
+from saddles.training.stepping import generator_of
 from saddles.transformers.images import Images
 from saddles.transformers.text import Text
 

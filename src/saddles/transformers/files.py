@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from saddles.core.errors import MissingDataError, SaddlesError
+from saddles.errors import MissingDataError, SaddlesError
 from saddles.transformers.feed import Shuffled
 from saddles.transformers.images import HOW, class_files, decoded, hub_set
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import MissingDataError, SaddlesError
+from saddles.errors import MissingDataError, SaddlesError
 
 HOW = "set SADDLES_DATA or --data to the folder that holds it, or name a folder with train/ and test/"
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 
 @dataclass(frozen=True)

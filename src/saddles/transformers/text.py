@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import MissingDataError, SaddlesError
+from saddles.errors import MissingDataError, SaddlesError
 from saddles.transformers.images import hub_set
 
 HOW = "set SADDLES_DATA or --data to the folder that holds it, or give the path of a text file"

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
-from saddles.core.progress import bar
 from saddles.core.trajectory import DIVERGED, FINISHED
-from saddles.probe.recorder import Recorder, watch
-from saddles.probe.stepping import fitting, patient, within_memory, write_checkpoint
+from saddles.errors import SaddlesError
+from saddles.probe.recording.recorder import Recorder, watch
+from saddles.runtime.progress import bar
+from saddles.training.stepping import fitting, patient, within_memory, write_checkpoint
 from saddles.transformers import processes
 from saddles.transformers.feed import Feed
 from saddles.transformers.recipe import Recipe

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 
 
 @dataclass(frozen=True)

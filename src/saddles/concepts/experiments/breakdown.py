@@ -15,8 +15,8 @@ import numpy as np
 
 from saddles.concepts.ensemble import flow_many
 from saddles.concepts.experiments import PAPER
+from saddles.concepts.observe import test_loss
 from saddles.concepts.task import Identity
-from saddles.concepts.watch import test_loss
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
 from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory

@@ -23,8 +23,8 @@ from saddles.concepts.experiments.searches import draw
 from saddles.concepts.failures import failure
 from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import SymmetricTwoLayer
+from saddles.concepts.observe import PAPER_CLOCK, test_loss
 from saddles.concepts.task import Identity
-from saddles.concepts.watch import PAPER_CLOCK, test_loss
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
 from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory

@@ -24,12 +24,12 @@ from saddles.concepts.model import SymmetricTwoLayer
 from saddles.concepts.schedule import events, loss_accounts, stages
 from saddles.concepts.task import Identity
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.methods import GradientFlow
 from saddles.core.trajectory import Trajectory
-from saddles.core.verbs import simulate
 from saddles.figures.concepts import stage_plot as figure
 from saddles.measures.loss_curves import descents, turning_points
+from saddles.solvers.methods import GradientFlow
 
 __all__ = ["claims", "figure", "run"]
 

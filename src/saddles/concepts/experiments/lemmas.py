@@ -22,14 +22,14 @@ from saddles.concepts.ensemble import flow_many
 from saddles.concepts.experiments import PAPER
 from saddles.concepts.experiments.searches import DRAWS, draw
 from saddles.concepts.lemmas import KAPPAS, check_all, least_constants, lemma_curves, lemma_margins
+from saddles.concepts.observe import PAPER_CLOCK
 from saddles.concepts.task import Identity
 from saddles.concepts.theory import pivots
-from saddles.concepts.watch import PAPER_CLOCK
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.figures.concepts import lemma_table as figure
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

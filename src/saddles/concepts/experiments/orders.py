@@ -25,9 +25,9 @@ from saddles.concepts.sgd import SGD, Batch, train_together
 from saddles.concepts.task import Identity
 from saddles.concepts.theory import OneLayerTheory
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import predict
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory
-from saddles.core.verbs import predict
 from saddles.measures.concept_space import learning_times, slow_down, speed
 
 SIGNAL = [("signal", (m, 2.0), (0.05, 0.05)) for m in (1.0, 2.0, 3.0)]

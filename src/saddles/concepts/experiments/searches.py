@@ -18,8 +18,8 @@ from saddles.concepts.ensemble import flow_many
 from saddles.concepts.experiments import PAPER
 from saddles.concepts.lemmas import assumptions
 from saddles.concepts.model import SymmetricTwoLayer
+from saddles.concepts.observe import PAPER_CLOCK, test_loss
 from saddles.concepts.task import Identity
-from saddles.concepts.watch import PAPER_CLOCK, test_loss
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory, make_trajectory

@@ -17,9 +17,9 @@ from saddles.concepts.sgd import SGD, train
 from saddles.concepts.task import Identity
 from saddles.concepts.theory import OneLayerTheory
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import predict
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import predict
 from saddles.figures.concepts import slopes as figure
 
 __all__ = ["claims", "figure", "run"]

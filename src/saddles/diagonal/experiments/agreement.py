@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from saddles.core.dispatch import predict, simulate
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import predict, simulate
 from saddles.diagonal.method import Flow
 from saddles.diagonal.theory import Incremental
 from saddles.measures.activations import stages

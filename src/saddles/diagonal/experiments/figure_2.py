@@ -24,16 +24,16 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import predict, simulate
 from saddles.diagonal.experiments.agreement import FACTS, compare_stages, log_alpha
 from saddles.diagonal.method import Flow
 from saddles.diagonal.model import AttentionHead
 from saddles.diagonal.task import TeacherStudent
 from saddles.diagonal.theory import Incremental
 from saddles.figures.diagonal import figure_2 as figure
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "curves", "figure", "run"]
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import simulate
 from saddles.diagonal.experiments.agreement import log_alpha
 from saddles.diagonal.method import Flow
 from saddles.diagonal.model import FullHead
 from saddles.diagonal.task import TeacherStudent
 from saddles.figures.diagonal import full_head as figure
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import predict, simulate
 from saddles.diagonal.experiments.agreement import log_alpha
 from saddles.diagonal.method import Flow
 from saddles.diagonal.model import LinearDiagonal

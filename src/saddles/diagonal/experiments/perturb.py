@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.coordinates import LogScale
-from saddles.core.plateau import follow
+from saddles.core.dispatch import predict, simulate
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import predict, simulate
 from saddles.diagonal.experiments.agreement import log_alpha
 from saddles.diagonal.method import Flow
 from saddles.diagonal.model import AttentionHead
@@ -19,6 +17,8 @@ from saddles.diagonal.risk import Risk, risk_of
 from saddles.diagonal.task import TeacherStudent
 from saddles.diagonal.theory import Incremental
 from saddles.measures.activations import stages
+from saddles.solvers.log_scale import LogScale
+from saddles.solvers.plateau import follow
 
 NEGLIGIBLE = 1e-5
 

@@ -23,10 +23,9 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import predict, simulate
 from saddles.diagonal.assumptions import curvature
 from saddles.diagonal.experiments.agreement import FACTS, compare_stages, freedom, log_alpha
 from saddles.diagonal.method import Flow
@@ -36,6 +35,7 @@ from saddles.diagonal.task import TeacherStudent
 from saddles.diagonal.theory import Incremental
 from saddles.figures.diagonal import transformer as figure
 from saddles.measures.activations import stages
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

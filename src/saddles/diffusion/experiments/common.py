@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.errors import SaddlesError
 from saddles.core.experiment import Context
-from saddles.core.packages import need_package
 from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory
+from saddles.errors import SaddlesError
+from saddles.runtime.packages import need_package
 
 INSTANTS = 12
 """Pictures of a film strip."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.explorer import draw
 from saddles.explorer.room import Panel
 from saddles.explorer.view import refuse

@@ -6,7 +6,7 @@ from typing import Any
 
 import xarray as xr
 
-from saddles.core.errors import SaddlesError
+from saddles.errors import SaddlesError
 from saddles.explorer.room import Panel, Room
 from saddles.explorer.rooms import plain, recording
 from saddles.explorer.shelf import Shelf

@@ -19,15 +19,15 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context
-from saddles.core.methods import GradientDescent
-from saddles.core.progress import bar
 from saddles.core.trajectory import DIVERGED, Trajectory
-from saddles.core.verbs import predict, simulate
 from saddles.figures.linear import figure_1 as figure
 from saddles.linear.experiments.scaling import network, rate
 from saddles.linear.task import Denoising
 from saddles.linear.theory import SelfConsistent
+from saddles.runtime.progress import bar
+from saddles.solvers.methods import GradientDescent
 
 __all__ = ["claims", "figure", "run"]
 

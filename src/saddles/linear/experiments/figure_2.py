@@ -20,12 +20,12 @@ from scipy.stats import spearmanr
 
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.figures.linear import figure_2 as figure
 from saddles.linear.diagram import ENDINGS, follow_cells
 from saddles.linear.experiments.scaling import rate, width
 from saddles.linear.task import Denoising
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.methods import GradientFlow
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import simulate
 from saddles.figures.linear import theorem_1 as figure
 from saddles.linear.model import TwoLayer
 from saddles.linear.task import Denoising
 from saddles.measures.modes import gram_error
+from saddles.runtime.progress import bar
+from saddles.solvers.methods import GradientFlow
 
 __all__ = ["claims", "figure", "run"]
 

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.methods import GradientDescent
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import simulate
 from saddles.figures.linear import theorem_2 as figure
 from saddles.linear.experiments.scaling import network
 from saddles.linear.phases import leading_time, recovery_time
 from saddles.linear.task import Denoising
+from saddles.runtime.progress import bar
+from saddles.solvers.methods import GradientDescent
 
 __all__ = ["claims", "figure", "run"]
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.figures.linear import trade_off as figure
 from saddles.linear.diagram import follow_cells
 from saddles.linear.experiments.scaling import rate, width
 from saddles.linear.task import Denoising
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

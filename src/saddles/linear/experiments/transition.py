@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.methods import GradientDescent
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.core.verbs import simulate
 from saddles.figures.linear import transition as figure
 from saddles.linear.model import TwoLayer
 from saddles.linear.task import Denoising
+from saddles.runtime.progress import bar
+from saddles.solvers.methods import GradientDescent
 
 __all__ = ["claims", "figure", "run"]
 

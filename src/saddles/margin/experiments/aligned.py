@@ -14,10 +14,9 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory
-from saddles.core.verbs import simulate
 from saddles.figures.margin import aligned as figure
 from saddles.margin.assumptions import check as check_assumptions
 from saddles.margin.assumptions import holds
@@ -27,6 +26,7 @@ from saddles.margin.method import MarginFlow
 from saddles.margin.model import FactoredAttention, aligned_weights, frames
 from saddles.margin.task import Tokens
 from saddles.measures import alignment_defect, direction_error
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

@@ -15,10 +15,9 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import FINISHED, Trajectory
-from saddles.core.verbs import simulate
 from saddles.figures.margin import diagonal as figure
 from saddles.margin.certificate import Certified
 from saddles.margin.convex import solve
@@ -26,6 +25,7 @@ from saddles.margin.experiments.table import PAPER, at, fall_rate, gather, norm_
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import DiagonalAttention
 from saddles.margin.task import Tokens
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

@@ -20,10 +20,9 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.claim import Claim, check
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory
-from saddles.core.verbs import simulate
 from saddles.figures.margin import general as figure
 from saddles.margin.convex import solve
 from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
@@ -32,6 +31,7 @@ from saddles.margin.method import MarginFlow
 from saddles.margin.model import FactoredAttention, JointAttention
 from saddles.margin.task import Tokens
 from saddles.measures import count_above, effective_rank
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

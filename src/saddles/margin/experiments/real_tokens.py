@@ -14,11 +14,10 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.claim import Claim, check
-from saddles.core.errors import SaddlesError
+from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.progress import bar
 from saddles.core.trajectory import Trajectory
-from saddles.core.verbs import simulate
+from saddles.errors import SaddlesError
 from saddles.figures.margin import real_tokens as figure
 from saddles.margin.assumptions import check as check_assumptions
 from saddles.margin.certificate import InfeasibleError
@@ -28,6 +27,7 @@ from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms,
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import DiagonalAttention, FactoredAttention
 from saddles.margin.text import Embedding, embed, read_words, sequences
+from saddles.runtime.progress import bar
 
 __all__ = ["claims", "figure", "run"]
 

@@ -1,0 +1,59 @@
+"""The one exception of the package.
+
+A message is plain English for the person who reads it: what must be, then what was given, then what to do.
+
+    `loss` must be 'sum' or 'mean'; got 'x'.
+    Unknown experiment 'linear/figure1'. Did you mean 'linear/figure-1'?
+    runs/a already exists. Choose another folder, or resume it with --resume.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Self
+
+LONGEST = 80
+"""Characters of a value that a message repeats."""
+
+
+class SaddlesError(ValueError):
+    """Bad input, explained in one or two sentences."""
+
+    @classmethod
+    def must_be(cls, name: str, what: str, got: object, hint: str = "") -> Self:
+        """`name` must be `what`; got `got`. `hint`
+
+        Args:
+            name: the argument as the caller wrote it.
+            what: what it must be, for instance "positive" or "'sum' or 'mean'".
+            got: the value that was given; its repr is shown.
+            hint: a sentence on what to do, without its full stop.
+        """  # noqa: D400, D415  (the sentence it builds)
+        return cls(f"`{name}` must be {what}; got {shown(got)}.{f' {hint}.' if hint else ''}")
+
+    @classmethod
+    def unknown(cls, kind: str, name: str, known: Iterable[str], otherwise: str = "") -> Self:
+        """Unknown `kind` 'name'. Did you mean the closest of the known ones?
+
+        Args:
+            kind: what was looked up, for instance "experiment".
+            otherwise: what to do where nothing is close; default lists the known names.
+        """
+        names = list(known)
+        near = difflib.get_close_matches(name, names, n=1)
+        rest = f"Did you mean {near[0]!r}?" if near else otherwise or f"Known: {', '.join(names)}."
+        return cls(f"Unknown {kind} {name!r}. {rest}")
+
+    @classmethod
+    def about(cls, came: str, expected: str, hint: str) -> Self:
+        """Build a sentence in the old style; being replaced by the two above."""
+        return cls(f"{came}, but {expected}; {hint}.")
+
+
+class MissingDataError(SaddlesError):
+    """An experiment's data set was not found."""
+
+
+def shown(value: object) -> str:
+    """The repr of a value, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -1,0 +1,1 @@
+"""Where a model keeps the weights of its attention heads."""

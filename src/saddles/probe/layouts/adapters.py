@@ -1,0 +1,220 @@
+"""Adapters: from names and shapes to heads, by structure.
+
+A family is recognised by how the names of its projections end, whatever stands before, and by
+their shapes. Nothing here opens a tensor.
+
+- `separate`: four matrices a block. Grouped-query attention shows in the shapes: fewer rows in K
+  and V than in Q, and query head h pairs with key head h // (heads per key head).
+- `fused`: one matrix holds Q, K and V, block after block (`"blocks"`) or head by head
+  (`"interleaved"`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from saddles.probe.layouts.head_counts import head_counts, is_rotary, stated
+from saddles.probe.layouts.layout import Factor
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One block as an adapter found it.
+
+    Args:
+        name: the block's module.
+        family: the adapter's name.
+        heads: for each query head its factors K, Q, V, O.
+        conv1d: its matrices are stored as (in, out).
+        rotary, normalised: see `layout.Head`.
+    """
+
+    name: str
+    family: str
+    heads: tuple[Mapping[str, Factor], ...]
+    conv1d: bool = False
+    rotary: bool = False
+    normalised: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A block that looked right but could not be read, and why."""
+
+    name: str
+    reason: str
+
+
+Adapter = Callable[[Shapes, Mapping[str, Any], Mapping[str, int]], Iterator[Attention | Refused]]
+"""(shapes, configuration, head counts by module) -> blocks, found or refused with a reason."""
+
+
+class _NotUnderstood(Exception):  # noqa: N818
+    """The reason why a block is refused."""
+
+
+def separate(family: str, q: str, k: str, v: str, o: str) -> Adapter:
+    """An adapter for blocks with four matrices of torch.nn.Linear, named by how their parameters end."""
+
+    def find(shapes: Shapes, config: Mapping[str, Any], counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
+        for block in _blocks(shapes, (q, k, v, o)):
+            names = {kind: block + end for kind, end in zip("QKVO", (q, k, v, o), strict=True)}
+            stored = {kind: shapes[name] for kind, name in names.items()}
+            try:
+                number, width = _heads(block, stored["Q"][0], config, counts)
+                heads = _separate_heads(names, stored, number, width)
+                _check_keys(block, stored["K"][0] // width, config)
+            except _NotUnderstood as problem:
+                yield Refused(block.rstrip("."), str(problem))
+                continue
+            yield Attention(
+                block.rstrip("."),
+                family,
+                heads,
+                rotary=is_rotary(config, block),
+                normalised=any(f"{block}{norm}.weight" in shapes for norm in ("q_norm", "q_layernorm", "query_norm")),
+            )
+
+    return find
+
+
+def _separate_heads(
+    names: Mapping[str, str], stored: Mapping[str, tuple[int, ...]], number: int, width: int
+) -> tuple[Mapping[str, Factor], ...]:
+    out = _part(stored["O"][1], number, "columns of the output matrix")
+    keys = _part(stored["K"][0], width, "rows of the key matrix")
+    values = _part(stored["V"][0], out, "rows of the value matrix")
+    if number % keys or number % values:
+        raise _NotUnderstood(f"{number} query heads cannot share {keys} key heads and {values} value heads evenly")
+
+    def one(head: int) -> Mapping[str, Factor]:
+        key, value = head // (number // keys), head // (number // values)
+        return {
+            "K": Factor(names["K"], rows=(key * width, (key + 1) * width), transposed=True),
+            "Q": Factor(names["Q"], rows=(head * width, (head + 1) * width), transposed=True),
+            "V": Factor(names["V"], rows=(value * out, (value + 1) * out), transposed=True),
+            "O": Factor(names["O"], columns=(head * out, (head + 1) * out)),
+        }
+
+    return tuple(one(head) for head in range(number))
+
+
+def fused(family: str, qkv: str, o: str, order: str = "blocks") -> Adapter:
+    """An adapter for blocks whose Q, K and V share one matrix.
+
+    Args:
+        qkv, o: how the two parameters' names end.
+        order: "blocks" for all of Q, then K, then V (K and V may have fewer heads); "interleaved"
+            for Q, K and V of the first head, then of the second.
+
+    A matrix stored as (in, out), as in GPT-2, is told from its shape.
+    """
+
+    def find(shapes: Shapes, config: Mapping[str, Any], counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
+        for block in _blocks(shapes, (qkv, o)):
+            try:
+                heads, conv1d = _fused_heads(block, (block + qkv, block + o), shapes, config, counts, order)
+            except _NotUnderstood as problem:
+                yield Refused(block.rstrip("."), str(problem))
+                continue
+            normalised = f"{block}q_norm.weight" in shapes
+            yield Attention(block.rstrip("."), family, heads, conv1d, is_rotary(config, block), normalised)
+
+    return find
+
+
+def _fused_heads(
+    block: str,
+    names: tuple[str, str],
+    shapes: Shapes,
+    config: Mapping[str, Any],
+    counts: Mapping[str, int],
+    order: str,
+) -> tuple[tuple[Mapping[str, Factor], ...], bool]:
+    qkv, o = names
+    first, second = shapes[qkv]
+    conv1d = second > first and second > max(shapes[o])
+    joint, inner = (second, shapes[o][0]) if conv1d else (first, shapes[o][1])
+    number, width = _heads(block, inner, config, counts)
+    keys = _part(joint - inner, 2 * width, "rows beyond the queries in the joint matrix")
+    if order == "interleaved" and keys != number:
+        raise _NotUnderstood(f"the joint matrix has {joint} rows, not 3 × {inner}, so its heads cannot be told apart")
+    if number % keys:
+        raise _NotUnderstood(f"{number} query heads cannot share {keys} key heads evenly")
+    _check_keys(block, keys, config)
+
+    def begins(head: int) -> dict[str, int]:
+        if order == "interleaved":
+            return {"Q": 3 * head * width, "K": (3 * head + 1) * width, "V": (3 * head + 2) * width}
+        key = head // (number // keys)
+        return {"Q": head * width, "K": (number + key) * width, "V": (number + keys + key) * width}
+
+    def one(head: int) -> Mapping[str, Factor]:
+        joined = {kind: (begin, begin + width) for kind, begin in begins(head).items()}
+        own = (head * width, (head + 1) * width)
+        if conv1d:
+            found = {kind: Factor(qkv, columns=span) for kind, span in joined.items()}
+            return found | {"O": Factor(o, rows=own, transposed=True)}
+        found = {kind: Factor(qkv, rows=span, transposed=True) for kind, span in joined.items()}
+        return found | {"O": Factor(o, columns=own)}
+
+    return tuple(one(head) for head in range(number)), conv1d
+
+
+def _blocks(shapes: Shapes, ends: tuple[str, ...]) -> Iterator[str]:
+    for name, shape in shapes.items():
+        if not (name == ends[0] or name.endswith("." + ends[0])):
+            continue
+        block = name[: len(name) - len(ends[0])]
+        if all(len(shapes.get(block + end, ())) == 2 for end in ends) and len(shape) == 2:
+            yield block
+
+
+def _heads(block: str, inner: int, config: Mapping[str, Any], counts: Mapping[str, int]) -> tuple[int, int]:
+    """Number of query heads and their width."""
+    number, width = head_counts(block, config, counts)
+    if number is None:
+        raise _NotUnderstood("the number of heads is not known: pass a configuration with num_attention_heads")
+    found = _part(inner, number, "rows of the query matrix")
+    if width is not None and width != found:
+        raise _NotUnderstood(f"its queries have width {found} a head, but the configuration says head_dim = {width}")
+    return number, found
+
+
+def _check_keys(block: str, keys: int, config: Mapping[str, Any]) -> None:
+    said = stated(block, config, ("num_key_value_heads",))
+    if said is not None and keys != said:
+        raise _NotUnderstood(f"it has {keys} key heads, but the configuration says num_key_value_heads = {said}")
+
+
+def _part(whole: int, parts: int, what: str) -> int:
+    if whole <= 0 or whole % parts:
+        raise _NotUnderstood(f"{whole} {what} cannot be divided by {parts}")
+    return whole // parts
+
+
+_registry: list[Adapter] = [
+    fused("GPT-2", "c_attn.weight", "c_proj.weight"),
+    fused("GPT-NeoX", "query_key_value.weight", "dense.weight", order="interleaved"),
+    separate("Llama, Qwen, ViT", "q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"),
+    separate("OPT", "q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"),
+    fused("Phi-3", "qkv_proj.weight", "o_proj.weight"),
+    separate("BERT", "self.query.weight", "self.key.weight", "self.value.weight", "output.dense.weight"),
+    separate("ViT", "attention.query.weight", "attention.key.weight", "attention.value.weight", "output.dense.weight"),
+    fused("timm", "qkv.weight", "proj.weight"),
+    fused("torch", "in_proj_weight", "out_proj.weight"),
+    separate("torch", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"),
+]
+
+
+def register(adapter: Adapter) -> Adapter:
+    """Add an adapter of your own; it is asked before the others. Also a decorator."""
+    _registry.insert(0, adapter)
+    return adapter
+
+
+def adapters() -> tuple[Adapter, ...]:
+    """All adapters, in the order in which they are asked."""
+    return tuple(_registry)

@@ -1,0 +1,1 @@
+"""The LoRA rank that a fine-tuned model needs, and its adapter."""

@@ -1,0 +1,1 @@
+"""Recording a training run while it goes."""

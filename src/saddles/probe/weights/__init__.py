@@ -1,0 +1,1 @@
+"""Weights of a model, live or in files, and their change."""

@@ -1,0 +1,217 @@
+"""A series of checkpoints: found, put in order, and checked before anything is measured.
+
+What is wrong with a series is told in one sentence each. Refused, because every number would be wrong: a single
+checkpoint without a reference; a first checkpoint that equals a later one while those between differ; a series in
+which nothing moves; two different checkpoints of one step; measured tensors whose names or shapes change. Noted in
+the result, because the numbers stay right: steps given out of order (they are sorted), identical checkpoints,
+places without a step, a series that does not begin at step 0, tensors beside the measured ones that come and go.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from saddles.errors import SaddlesError
+from saddles.probe.layouts.find_heads import find_layout
+from saddles.probe.layouts.layout import Layout
+from saddles.probe.weights.checkpoints import TORCH_ENDINGS, Source, Weights, holds_weights, open_weights, step_of_name
+from saddles.runtime.progress import bar
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Checkpoints in order of their steps, the reference they are measured against, and what is odd about them."""
+
+    start: Weights
+    points: tuple[Weights, ...]
+    steps: tuple[int, ...]
+    layout: Layout
+    notes: tuple[str, ...]
+    prints: tuple[str, ...]
+    """A fingerprint of the start's and each point's numbers."""
+
+
+def open_series(paths: Source | Sequence[Source], reference: Source | None = None) -> Series:
+    """Open checkpoints and check them.
+
+    Args:
+        paths: a folder of checkpoints (`checkpoint-500/`, `step_500.pt`, …), one checkpoint, or a list of them.
+        reference: the model at the start; None takes the first checkpoint.
+    """
+    places, notes = find_places(paths)
+    opened = [open_weights(place) for place in places]
+    notes += [note for weights in opened for note in weights.notes]
+    points, steps = _in_order(opened, notes)
+    if reference is None:
+        if len(points) < 2:
+            raise SaddlesError.about(
+                f"one checkpoint came ({points[0].place})",
+                "a change needs two",
+                "give the model before training with --reference, or more checkpoints",
+            )
+        start, points, first, steps = points[0], points[1:], steps[0], steps[1:]
+        if first != 0:
+            notes.append(f"the reference is step {first}, the first of the series, not the start of training")
+    else:
+        start = open_weights(reference)
+    layout = find_layout({name: s for name, s in start.shapes.items() if start.types[name] in FLOATS}, start.config)
+    for point in points:
+        _check_names(start, point, layout, notes)
+    prints = _prints([start, *points], layout)
+    notes += _repeats(start, points, steps, prints, layout, implicit=reference is None)
+    return Series(start, tuple(points), tuple(steps), layout, tuple(notes), tuple(prints))
+
+
+def find_places(paths: Source | Sequence[Source]) -> tuple[list[Source], list[str]]:
+    """The checkpoints that were meant (those in a folder of them, else the places as given), and notes."""
+    if isinstance(paths, str | Path | torch.nn.Module) or not isinstance(paths, Sequence):
+        paths = [paths]
+    if not paths:
+        raise SaddlesError.about("no checkpoint came", "at least two are compared", "give a folder of checkpoints")
+    found: list[Source] = []
+    notes = []
+    for place in paths:
+        inner = [] if isinstance(place, torch.nn.Module) else _inside(Path(place))
+        found += inner or [place]
+        if inner and any(Path(str(place)).glob("*.safetensors")):
+            notes.append(f"the model beside the checkpoints in {place} has no step and was left out")
+    return found, notes
+
+
+def _inside(folder: Path) -> list[Source]:
+    """Checkpoints in a folder, by step; empty where it is a checkpoint itself.
+
+    A checkpoint holds numbered things of its own (shards, the state of each process, DeepSpeed's global_step500/):
+    folders called checkpoint-N make a series, others and files only where there is no config.json beside them.
+    """
+    if not folder.is_dir():
+        return []
+    inner = [(step, child) for child in folder.iterdir() if (step := step_of_name(child.name)) is not None]
+    found = [(step, child) for step, child in inner if child.is_dir() and child.name.startswith("checkpoint")]
+    if not found and not (folder / "config.json").is_file():
+        found = [(step, child) for step, child in inner if child.is_dir() or _is_model(child)]
+    return [child for _, child in sorted(found, key=lambda row: (row[0], row[1].name))]
+
+
+def _is_model(file: Path) -> bool:
+    ending = file.suffix in (".safetensors", *TORCH_ENDINGS)
+    return ending and holds_weights(file) and not re.search(r"-\d+-of-\d+\.", file.name)
+
+
+def _in_order(opened: list[Weights], notes: list[str]) -> tuple[list[Weights], list[int]]:
+    steps = [weights.step for weights in opened]
+    if all(step is None for step in steps):
+        if len(opened) > 1:
+            notes.append("no place tells its step: they are counted 0, 1, 2, … in the order given")
+        return opened, list(range(len(opened)))
+    if steps[0] is None and None not in steps[1:]:
+        steps[0] = 0
+        notes.append(f"{opened[0].place} tells no step and is taken as step 0")
+    unknown = [weights.place for weights, step in zip(opened, steps, strict=True) if step is None]
+    if unknown:
+        raise SaddlesError.about(
+            f"{unknown[0]} tells no step and the others do", "one clock is needed", "leave it out or name it step-N"
+        )
+    known = [int(step) for step in steps if step is not None]
+    order = sorted(range(len(known)), key=known.__getitem__)
+    if order != list(range(len(known))):
+        fall = next(i for i in range(1, len(known)) if known[i] < known[i - 1])
+        notes.append(f"steps came out of order ({known[fall - 1]} before {known[fall]}): they were sorted")
+    return [opened[i] for i in order], [known[i] for i in order]
+
+
+def _check_names(start: Weights, point: Weights, layout: Layout, notes: list[str]) -> None:
+    """Refuse a measured tensor that is absent or of another shape; note the others that come and go."""
+    for name in layout.parameters():
+        if name not in point.shapes:
+            raise SaddlesError.about(
+                f"{point.place} has no {name}",
+                f"it must have the names of {start.place}",
+                "is it the same model, saved by the same library?",
+            )
+        if point.shapes[name] != start.shapes[name]:
+            raise SaddlesError.about(
+                f"{name} is {start.shapes[name]} in {start.place} and {point.shapes[name]} in {point.place}",
+                "one model keeps its shapes",
+                "give checkpoints of one training run",
+            )
+        if point.types[name] not in FLOATS:
+            raise SaddlesError.about(
+                f"{name} of {point.place} is stored as {point.types[name]}",
+                "float weights are needed",
+                "give the model before quantisation",
+            )
+    apart = sorted(set(point.shapes) ^ set(start.shapes))
+    if apart:
+        notes.append(f"{point.place} and {start.place} differ in {len(apart)} tensors beside the measured ({apart[0]})")
+
+
+def _prints(every: list[Weights], layout: Layout) -> list[str]:
+    """A hash of one row in the middle of every measured tensor, for each checkpoint."""
+    names = layout.parameters()
+    found = []
+    with bar("reading a row of every tensor", len(every)) as progress:
+        for weights in every:
+            total = hashlib.sha256()
+            for name in names:
+                middle = weights.shapes[name][0] // 2
+                row = weights.read(name, slice(middle, middle + 1)).to(torch.float64)
+                total.update(row.numpy().tobytes())
+            found.append(total.hexdigest()[:16])
+            progress.advance()
+    return found
+
+
+def _repeats(
+    start: Weights, points: Sequence[Weights], steps: Sequence[int], prints: list[str], layout: Layout, implicit: bool
+) -> list[str]:
+    """Identical checkpoints: notes, or a refusal where the reference itself is not the start."""
+    notes = []
+    still = [
+        step
+        for p, step, mark in zip(points, steps, prints[1:], strict=True)
+        if _same(start, p, prints[0], mark, layout)
+    ]
+    if len(still) == len(points):
+        raise SaddlesError.about(
+            f"{'all' if len(points) > 1 else 'the'} checkpoint{'s' if len(points) > 1 else ''} "
+            f"hold{'' if len(points) > 1 else 's'} the same weights as {start.place}",
+            "a change is measured",
+            "were they saved after training, and is the reference another model?",
+        )
+    if still and implicit and still != list(steps[: len(still)]):
+        later = next(step for step in still if step not in steps[: len(still)])
+        raise SaddlesError.about(
+            f"the first checkpoint, {start.place}, holds the weights of step {later}",
+            "the first must be the earliest state",
+            "leave it out, or give the true start with --reference",
+        )
+    if still:
+        words = ", ".join(f"step {step}" for step in still)
+        notes.append(f"{words} equal{'s' if len(still) == 1 else ''} the reference: the change is zero")
+    for i, (one, step) in enumerate(zip(points, steps, strict=True)):
+        for j in range(i + 1, len(points)):
+            same = _same(one, points[j], prints[i + 1], prints[j + 1], layout)
+            if steps[j] == step and not same:
+                raise SaddlesError.about(
+                    f"{one.place} and {points[j].place} are both step {step} and differ",
+                    "a step has one state",
+                    "give the checkpoints of one run",
+                )
+            if same and step not in still:
+                notes.append(f"step {step} and step {steps[j]} hold identical weights")
+                break
+    return notes
+
+
+def _same(one: Weights, other: Weights, first: str, second: str, layout: Layout) -> bool:
+    """Whether two checkpoints hold the same numbers in every measured tensor; all are compared where rows agree."""
+    if first != second:
+        return False
+    return all(torch.equal(one.read(name), other.read(name)) for name in layout.parameters())

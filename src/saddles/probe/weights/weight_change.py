@@ -1,0 +1,200 @@
+"""The spectrum of one matrix' change ΔW = W − W₀, without a singular value decomposition.
+
+The eigenvalues of the smaller Gram matrix, ΔWᵀΔW or ΔWΔWᵀ, are the squared singular values. Both it and the
+difference are formed in float64 from blocks of rows, so the difference of stored numbers is exact and neither
+tensor need be whole in memory twice. Cost: mn·min(m, n) multiplications and (4/3)·min(m, n)³ for the
+eigenvalues, of which most is matrix product; a dense decomposition spends several times as many, slowly.
+
+Accuracy: an eigenvalue is wrong by at most about √n·ε·σ₁², ε = 2.2e-16, so a singular value σ by √n·ε·σ₁²/2σ:
+1e-8 of itself at σ = 1e-3·σ₁. Below `resolution` = σ₁·(n ε)^½ (1e-6·σ₁ at n = 4096) a value is not told from zero;
+float32 weights carry rounding noise above that.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse.linalg as sparse
+import torch
+from torch import Tensor
+
+from saddles.errors import SaddlesError
+from saddles.measures.factored import matrix_floor
+from saddles.probe.weights.checkpoints import ALL, Weights
+
+BLOCK = 2**22
+"""Numbers of ΔW that are in memory in float64 at once: 32 MiB."""
+
+FEW = 20
+"""Where fewer than 1/FEW of all singular vectors are wanted, Lanczos finds them without the others."""
+
+EPSILON = float(np.finfo(np.float64).eps)
+
+Rows = Callable[[slice], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Delta:
+    """ΔW of one matrix, read by blocks.
+
+    Attributes:
+        name: of the tensor.
+        shape: (rows, columns); a tensor of more axes is seen as (first, all others).
+        now, start: some rows of W and W₀, as stored.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    now: Rows = field(repr=False)
+    start: Rows = field(repr=False)
+
+    def pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """All rows in order, some at a time: the first row's number, and the rows of W and W₀ as stored."""
+        height = max(1, BLOCK // self.shape[1])
+        for first in range(0, self.shape[0], height):
+            rows = slice(first, min(first + height, self.shape[0]))
+            yield first, self.now(rows), self.start(rows)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """The same of ΔW, in float64: exact for weights stored in 32 bits or fewer."""
+        for first, late, early in self.pairs():
+            yield slice(first, first + len(late)), difference(late, early)
+
+
+def difference(late: Tensor, early: Tensor) -> Tensor:
+    """W − W₀ in float64 as a matrix."""
+    return (late.to(torch.float64) - early.to(torch.float64)).reshape(len(late), -1)
+
+
+def delta(name: str, now: Weights, start: Weights, start_name: str | None = None, rows: int | None = None) -> Delta:
+    """The change of one tensor, or of its first rows, between two sets of weights."""
+    shape, other = now.shapes[name], start_name or name
+    size = (shape[0] if rows is None else rows, int(np.prod(shape[1:])))
+    return Delta(name, size, lambda part: now.read(name, part), lambda part: start.read(other, part))
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """The smaller Gram matrix of ΔW, and what one pass over both tensors tells beside it.
+
+    Attributes:
+        matrix: ΔWᵀΔW, or ΔWΔWᵀ of a wide matrix, in float64.
+        energy: ‖ΔW‖²_F, summed on its own.
+        noise_floor: the largest singular value that rounding of the stored weights alone would give.
+    """
+
+    matrix: Tensor
+    energy: float
+    noise_floor: float
+
+
+def gram(change: Delta) -> Gram:
+    """Form the smaller Gram matrix block by block; blocks in which nothing changed cost no product."""
+    rows, columns = change.shape
+    if rows < columns:
+        return _gram_of_rows(change)
+    matrix, energy, noise = torch.zeros(columns, columns, dtype=torch.float64), 0.0, 0.0
+    for _, late, early in change.pairs():
+        noise += (_floor(late, early) / (len(late) ** 0.5 + columns**0.5)) ** 2 * len(late) / rows
+        if not torch.equal(late, early):
+            block = difference(late, early)
+            energy += _energy(change, block)
+            matrix.addmm_(block.T, block)
+    return Gram(matrix, energy, noise**0.5 * (rows**0.5 + columns**0.5))
+
+
+def _gram_of_rows(change: Delta) -> Gram:
+    """ΔWΔWᵀ of a wide matrix: both tensors are read once, their difference is taken some columns at a time."""
+    rows, columns = change.shape
+    late, early = change.now(ALL).reshape(rows, -1), change.start(ALL).reshape(rows, -1)
+    matrix, energy = torch.zeros(rows, rows, dtype=torch.float64), 0.0
+    width = max(1, BLOCK // rows)
+    for first in range(0, columns, width):
+        one, other = late[:, first : first + width], early[:, first : first + width]
+        if not torch.equal(one, other):
+            block = difference(one, other)
+            energy += _energy(change, block)
+            matrix.addmm_(block, block.T)
+    return Gram(matrix, energy, _floor(late, early))
+
+
+def _floor(late: Tensor, early: Tensor) -> float:
+    return float(matrix_floor(late.reshape(len(late), -1), early.reshape(len(early), -1)))
+
+
+def _energy(change: Delta, block: Tensor) -> float:
+    part = float(torch.linalg.vector_norm(block)) ** 2
+    if not np.isfinite(part):
+        raise SaddlesError.about(
+            f"{change.name} holds numbers that are not finite", "finite weights are needed", "did the training diverge?"
+        )
+    return part
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """All min(m, n) singular values of ΔW, falling, and the noise floor of the stored weights."""
+
+    values: np.ndarray
+    noise_floor: float
+
+
+def spectrum_of(change: Delta) -> Spectrum:
+    """The spectrum of ΔW; exact zeros, at no cost, where nothing changed."""
+    found = gram(change)
+    if not found.energy:
+        return Spectrum(np.zeros(min(change.shape)), found.noise_floor)
+    squares = torch.linalg.eigvalsh(found.matrix).numpy()[::-1]
+    return Spectrum(np.sqrt(np.maximum(squares, 0.0)), found.noise_floor)
+
+
+def singular_values(change: Delta) -> np.ndarray:
+    """The singular values of ΔW alone."""
+    return spectrum_of(change).values
+
+
+def effort(shape: tuple[int, int]) -> float:
+    """Billions of operations that a spectrum takes, about; for progress bars."""
+    small, large = sorted(shape)
+    return (2.0 * small**2 * large + 8.0 * small**3) / 1e9
+
+
+def resolution(values: np.ndarray) -> float:
+    """The size below which a singular value found from a Gram matrix is not told from zero."""
+    return float(values[0]) * float(np.sqrt(len(values) * EPSILON)) if len(values) else 0.0
+
+
+def leading_vectors(found: Gram, rank: int) -> Tensor:
+    """Orthonormal eigenvectors of the `rank` largest eigenvalues, as columns."""
+    size = len(found.matrix)
+    if rank * FEW < size and size > 256:
+        start = np.random.default_rng(0).normal(size=size)
+        _, vectors = sparse.eigsh(found.matrix.numpy(), k=rank, which="LA", v0=start)
+        return torch.from_numpy(np.ascontiguousarray(vectors[:, ::-1]))
+    return torch.linalg.eigh(found.matrix).eigenvectors[:, -rank:].flip(1).contiguous()
+
+
+def factors(change: Delta, rank: int) -> tuple[Tensor, Tensor]:
+    """The best approximation of ΔW of a rank, L·R with L (rows, rank) and R (rank, columns), balanced: LᵀL = RRᵀ.
+
+    The vectors of one side come from the Gram matrix; the other side is ΔW times them. Whatever rounding did to
+    the vectors, the product is then an orthogonal projection of ΔW, and its error is ‖ΔW‖² − ‖LR‖².
+    """
+    vectors = leading_vectors(gram(change), rank)
+    right = change.shape[0] >= change.shape[1]
+    if right:
+        other = torch.cat([block @ vectors for _, block in change.blocks()])
+    else:
+        other = sum(
+            (block.T @ vectors[rows] for rows, block in change.blocks()), torch.zeros(change.shape[1], rank).double()
+        )
+    scale = torch.linalg.vector_norm(other, dim=0).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+    left, opposite = (other / scale, vectors * scale) if right else (vectors * scale, other / scale)
+    return left, opposite.T.contiguous()
+
+
+def misfit(change: Delta, left: Tensor, right: Tensor) -> float:
+    """‖ΔW − LR‖_F, with the factors as they are stored."""
+    one, other = left.to(torch.float64), right.to(torch.float64)
+    squares = [float(torch.linalg.vector_norm(block - one[rows] @ other)) ** 2 for rows, block in change.blocks()]
+    return float(np.sqrt(sum(squares)))

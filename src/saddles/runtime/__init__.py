@@ -1,0 +1,1 @@
+"""What the machine gives: devices, threads, progress bars, files, lazy imports."""

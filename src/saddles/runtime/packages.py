@@ -1,0 +1,16 @@
+"""Packages that only some labs need."""
+
+import importlib
+
+from saddles.errors import SaddlesError
+
+
+def need_package(name: str, extra: str) -> None:
+    """Refuse to start without a package, and say which extra of saddles brings it."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise SaddlesError.about(
+            f"the package {error.name or name} was not found", "models are trained with it here",
+            f"pip install 'saddles[{extra}]'",
+        ) from error  # fmt: skip

@@ -1,0 +1,1 @@
+"""Solvers that several labs use: flows, descents, stiff and multi-scale problems."""

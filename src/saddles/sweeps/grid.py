@@ -1,0 +1,163 @@
+"""Grids: which settings and seeds a sweep goes through, and how they are written on a command line.
+
+key=from:to:count        equally spaced, both ends included
+key=log:from:to:count    equally spaced in the logarithm
+key=a,b,c                a list; lists of lists are separated by semicolons: dims=16,24;24,36
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saddles.core.experiment import Experiment
+from saddles.errors import SaddlesError
+
+ZIPPED = "point"
+"""The axis of grids that go side by side."""
+
+SEED = "seed"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid: its number in row-major order, its place on the axes, what differs, its seed."""
+
+    number: int
+    place: tuple[int, ...]
+    changes: Mapping[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Values of some settings, as a product or side by side, and seeds.
+
+    Args:
+        values: setting -> its values.
+        zipped: the first values together, then the second ones, and so on: one axis `point`.
+        seeds: a further axis `seed`; None is seed 0 without an axis.
+    """
+
+    values: Mapping[str, Sequence[Any]]
+    zipped: bool = False
+    seeds: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.values and self.seeds is None:
+            raise SaddlesError.about("an empty grid came", "a sweep needs something to vary", "write --grid dim=20,40")
+        for name, values in {**self.values, **({SEED: self.seeds} if self.seeds is not None else {})}.items():
+            if not len(values):
+                raise SaddlesError.about(f"no value came for {name}", "at least one is needed", f"write {name}=1,2")
+            if len({_shown(value) for value in values}) < len(values):
+                raise SaddlesError.about(f"{name} has a value twice", "each makes a cell of its own", "leave one out")
+        if self.zipped and len({len(values) for values in self.values.values()}) > 1:
+            counts = ", ".join(f"{len(values)} of {name}" for name, values in self.values.items())
+            raise SaddlesError.about(f"{counts} came to go side by side", "as many of each are needed", "leave --zip")
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Name and length of each axis, outermost first."""
+        if self.zipped and self.values:
+            sizes = {ZIPPED: len(next(iter(self.values.values())))}
+        else:
+            sizes = {name: len(values) for name, values in self.values.items()}
+        return sizes | ({SEED: len(self.seeds)} if self.seeds is not None else {})
+
+    @property
+    def coordinates(self) -> dict[str, tuple[str, np.ndarray]]:
+        """Name -> (axis, labels); settings that are lists are labelled by their text."""
+        found = {
+            name: (ZIPPED if self.zipped else name, np.array([_label(value) for value in values]))
+            for name, values in self.values.items()
+        }
+        return found | ({SEED: (SEED, np.array(self.seeds))} if self.seeds is not None else {})
+
+    def cells(self) -> list[Cell]:
+        """Every cell, in row-major order."""
+        found = []
+        for number, place in enumerate(itertools.product(*(range(size) for size in self.axes.values()))):
+            at = dict(zip(self.axes, place, strict=True))
+            changes = {name: values[at[ZIPPED if self.zipped else name]] for name, values in self.values.items()}
+            found.append(Cell(number, place, changes, 0 if self.seeds is None else self.seeds[at[SEED]]))
+        return found
+
+
+def _label(value: Any) -> Any:
+    return _shown(value) if isinstance(value, list | tuple) else value
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def spaced(start: float, end: float, count: int, log: bool = False) -> list[float]:
+    """Equally spaced numbers, both ends included, to twelve digits: 0.3 and not 0.30000000000000004."""
+    if log and not (start > 0 and end > 0):
+        raise SaddlesError.about(f"log:{start:g}:{end:g} came", "both ends must be positive", "leave out log:")
+    numbers = np.geomspace(start, end, count) if log else np.linspace(start, end, count)
+    return [float(f"{number:.12g}") for number in numbers]
+
+
+def read_grid(row: Experiment, size: str, words: Sequence[str], zipped: bool = False, seeds: str | None = None) -> Grid:
+    """A grid from the words of a command line, checked against the settings of an experiment."""
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise SaddlesError.about(f"--grid {word!r} came", "key=values is needed", "write --grid dim=20:100:5")
+        if key in values:
+            raise SaddlesError.about(f"--grid {key} came twice", "a setting has one axis", "put its values in one list")
+        values[key] = _values(key, text)
+    return checked_grid(row, size, values, zipped, None if seeds is None else _seeds(seeds))
+
+
+def checked_grid(
+    row: Experiment, size: str, values: Mapping[str, Any], zipped: bool, seeds: int | Sequence[int] | None
+) -> Grid:
+    """A grid whose values have the types of the experiment's settings; unknown settings are refused."""
+    typed = {key: [row.settings(size, {key: value})[key] for value in _listed(key, given)]
+             for key, given in values.items()}  # fmt: skip
+    if isinstance(seeds, int):
+        if seeds < 1:
+            raise SaddlesError.about(f"{seeds} seeds came", "at least one is needed", "leave --seeds out for seed 0")
+        seeds = range(seeds)
+    if seeds is not None and any(seed < 0 for seed in seeds):
+        raise SaddlesError.about(f"seeds {list(seeds)} came", "seeds are at least 0", "write --seeds 0,1,2")
+    return Grid(typed, zipped, None if seeds is None else [int(seed) for seed in seeds])
+
+
+def _listed(key: str, given: Any) -> list[Any]:
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise SaddlesError.about(f"grid {key}={given!r} came", "a list of values is needed", f"write [{given!r}]")
+    return list(given)
+
+
+def _seeds(text: str) -> int | list[int]:
+    try:
+        return [int(part) for part in text.split(",")] if "," in text else int(text)
+    except ValueError as error:
+        raise SaddlesError.about(
+            f"--seeds {text!r} came", "a number of seeds or a list is needed", "write --seeds 5 or --seeds 3,7,11"
+        ) from error
+
+
+def _values(key: str, text: str) -> list[Any]:
+    if ";" in text:
+        return [part for part in text.split(";") if part]
+    log = text.startswith("log:")
+    parts = text.removeprefix("log:").split(":")
+    if len(parts) == 1 and not log:
+        return [part for part in text.split(",") if part]
+    try:
+        start, end, count = float(parts[0]), float(parts[1]), int(parts[2])
+        if len(parts) != 3 or count < 0 or not (math.isfinite(start) and math.isfinite(end)):
+            raise ValueError
+    except (ValueError, IndexError) as error:
+        raise SaddlesError.about(
+            f"--grid {key}={text} came", "from:to:count is needed", f"write --grid {key}=0:1:5 or {key}=log:0.01:1:3"
+        ) from error
+    return list(spaced(start, end, count, log))
