@@ -20,19 +20,19 @@ class SaddlesError(ValueError):
 
     @classmethod
     def must_be(cls, name: str, what: str, got: object, hint: str = "") -> Self:
-        """`name` must be `what`; got `got`. `hint`
+        """`name` must be `what`; got `got`, and a hint.
 
         Args:
             name: the argument as the caller wrote it.
             what: what it must be, for instance "positive" or "'sum' or 'mean'".
             got: the value that was given; its repr is shown.
             hint: a sentence on what to do, without its full stop.
-        """  # noqa: D400, D415  (the sentence it builds)
+        """
         return cls(f"`{name}` must be {what}; got {shown(got)}.{f' {hint}.' if hint else ''}")
 
     @classmethod
     def unknown(cls, kind: str, name: str, known: Iterable[str], otherwise: str = "") -> Self:
-        """Unknown `kind` 'name'. Did you mean the closest of the known ones?
+        """Unknown `kind` 'name', with the closest of the known names.
 
         Args:
             kind: what was looked up, for instance "experiment".

@@ -7,8 +7,8 @@ place and then moved there in one step of the file system, so that a reader or a
 import contextlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -44,15 +44,13 @@ def new_file(place: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
         durable: wait until the bytes are on the disk (survives a power cut, costs milliseconds).
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{place.name}-", dir=place.parent)
-    draft = Path(name)
+    draft = _draft(place)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with draft.open("xb") as stream:
             yield stream
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())
-        draft.chmod(0o666 & ~_mask())
         os.replace(draft, place)
     finally:
         draft.unlink(missing_ok=True)
@@ -79,9 +77,9 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
     if not replace:
         refuse_existing(place)
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    draft = _draft(place)
+    draft.mkdir()
     try:
-        draft.chmod(0o777 & ~_mask())
         yield draft
         if replace:
             shutil.rmtree(place, ignore_errors=True)
@@ -106,8 +104,6 @@ def hold(folder: Path) -> IO[str]:
     return handle
 
 
-def _mask() -> int:
-    """The process's umask: drafts are made private, what takes their place has the usual permissions."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _draft(place: Path) -> Path:
+    """A hidden name beside the place, on the same file system, that no other process uses."""
+    return place.with_name(f".{place.name}-{os.getpid()}-{secrets.token_hex(4)}")
