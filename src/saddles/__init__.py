@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from saddles.core.compare import compare as compare
     from saddles.core.dispatch import predict as predict
     from saddles.core.dispatch import simulate as simulate
-    from saddles.core.trajectory import load as load
-    from saddles.core.trajectory import save as save
+    from saddles.core.store import load as load
+    from saddles.core.store import save as save
     from saddles.errors import SaddlesError as SaddlesError
     from saddles.sweeps.api import sweep as sweep
 
