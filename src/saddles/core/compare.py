@@ -33,7 +33,8 @@ def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
     if not shared:
         ours, theirs = (", ".join(sorted(map(str, data.data_vars))) for data in (measured, predicted))
         raise SaddlesError(
-            f"The two trajectories must share a variable over time; they have {ours} and {theirs}. Give both the same `keep`."
+            f"The two trajectories must share a variable over time; they have {ours} and {theirs}. "
+            "Give both the same `keep`."
         )
     clock = "step" if "step" in measured.coords and "step" in predicted.coords else "time"
     left, right, how = _align(measured[shared], predicted[shared], clock)
