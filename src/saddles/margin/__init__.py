@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from saddles.margin.assumptions import check as check
     from saddles.margin.certificate import Certified as Certified
     from saddles.margin.certificate import InfeasibleError as InfeasibleError
+    from saddles.margin.convex import max_margin as max_margin
     from saddles.margin.convex import solve as solve
     from saddles.margin.method import MarginFlow as MarginFlow
     from saddles.margin.model import DiagonalAttention as DiagonalAttention
