@@ -5,12 +5,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from saddles.training.stepping import generator_of
 
 from saddles.diffusion import Circles, ClassifierPlan, concept_classifier
 from saddles.diffusion.classifier import _bits, _hash
 from saddles.diffusion.images import CLASSES, training_set
 from saddles.errors import SaddlesError
-from saddles.training.stepping import generator_of
 
 CPU = torch.device("cpu")
 CIRCLES = Circles(0.7, side=8, size_spread=0.1)
