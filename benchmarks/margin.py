@@ -15,7 +15,7 @@ import cvxpy
 import numpy as np
 
 from saddles import simulate
-from saddles.margin import DiagonalAttention, FactoredAttention, JointAttention, MarginFlow, Tokens, solve
+from saddles.margin import DiagonalAttention, FactoredAttention, JointAttention, MarginFlow, Tokens, max_margin
 from saddles.margin.certificate import Certified, certify
 from saddles.margin.interior_point import columns
 from saddles.runtime.threads import one_thread
@@ -60,7 +60,7 @@ def solvers(full: bool) -> None:
     ratios = []
     for seed in range(INSTANCES):
         task = gaussian(N, LENGTH, DIM, seed)
-        mine, wall, spent = timed(lambda task=task: solve(task, "nuclear", method="large", tolerance=GAP))
+        mine, wall, spent = timed(lambda task=task: max_margin(task, "nuclear", method="primal_dual", tolerance=GAP))
         rate = floor(N, LENGTH, DIM) * mine.iterations / spent / 1e9
         line = f"instance {seed}: {mine.iterations} iterations, gap {mine.gap:.1e}, {wall:.2f} s"
         line += f" ({spent:.2f} s of processor, {rate:.1f} Gflop/s)"
@@ -73,7 +73,7 @@ def solvers(full: bool) -> None:
     print(f"least ratio of processor seconds: {min(ratios):.0f} (≥ 40), over {len(ratios)} instances")
     for dim in (128,):
         task = gaussian(N, LENGTH, dim, 0)
-        found, wall, spent = timed(lambda task=task: solve(task, "nuclear", method="large", tolerance=GAP))
+        found, wall, spent = timed(lambda task=task: max_margin(task, "nuclear", method="primal_dual", tolerance=GAP))
         print(f"d = {dim}: {found.iterations} iterations, gap {found.gap:.1e}, {wall:.2f} s ({spent:.2f} s; < 15)")
 
 

@@ -9,7 +9,6 @@ A message is plain English for the person who reads it: what must be, then what 
 
 import difflib
 from collections.abc import Iterable
-from typing import Self
 
 LONGEST = 80
 """Characters of a value that a message repeats."""
@@ -19,7 +18,7 @@ class SaddlesError(ValueError):
     """Bad input, explained in one or two sentences."""
 
     @classmethod
-    def must_be(cls, name: str, what: str, got: object, hint: str = "") -> Self:
+    def must_be(cls, name: str, what: str, got: object, hint: str = "") -> "SaddlesError":
         """`name` must be `what`; got `got`, and a hint.
 
         Args:
@@ -31,7 +30,7 @@ class SaddlesError(ValueError):
         return cls(f"`{name}` must be {what}; got {shown(got)}.{f' {hint}.' if hint else ''}")
 
     @classmethod
-    def unknown(cls, kind: str, name: str, known: Iterable[str], otherwise: str = "") -> Self:
+    def unknown(cls, kind: str, name: str, known: Iterable[str], otherwise: str = "") -> "SaddlesError":
         """Unknown `kind` 'name', with the closest of the known names.
 
         Args:
@@ -44,7 +43,7 @@ class SaddlesError(ValueError):
         return cls(f"Unknown {kind} {name!r}. {rest}")
 
     @classmethod
-    def about(cls, came: str, expected: str, hint: str) -> Self:
+    def about(cls, came: str, expected: str, hint: str) -> "SaddlesError":
         """Build a sentence in the old style; being replaced by the two above."""
         return cls(f"{came}, but {expected}; {hint}.")
 

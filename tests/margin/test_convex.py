@@ -12,6 +12,7 @@ from saddles.margin import (
     JointAttention,
     MaxMargin,
     Tokens,
+    max_margin,
     solve,
 )
 from saddles.margin.certificate import certify
@@ -46,27 +47,27 @@ def _by_hand(task, found):
 
 @pytest.mark.parametrize("problem", ["l1", "nuclear", "frobenius"])
 @pytest.mark.parametrize("seed", range(3))
-def test_small_and_large_solver_agree_and_prove_it(problem, seed):
+def test_both_solvers_agree_and_prove_it(problem, seed):
     task = Tokens.random(3, 4, 8, 1, seed, diagonal=True)
-    small, large = (solve(task, problem, method=method) for method in ("small", "large"))
-    assert small.solver != large.solver
-    for found in (small, large):
+    inner, first = (max_margin(task, problem, method=method) for method in ("interior_point", "primal_dual"))
+    assert inner.solver != first.solver
+    for found in (inner, first):
         assert found.feasible
         assert -1e-12 <= found.gap <= 1e-6
         _by_hand(task, found)
-    assert small.objective == pytest.approx(large.objective, rel=2e-6)
+    assert inner.objective == pytest.approx(first.objective, rel=2e-6)
 
 
 def test_diagonal_of_every_problem():
     task = Tokens.random(3, 4, 8, 3, 5, diagonal=True)
-    one, two = (solve(task, name, diagonal=True) for name in ("l1", "nuclear"))
+    one, two = (max_margin(task, name, diagonal=True) for name in ("l1", "nuclear"))
     np.testing.assert_allclose(one.solution, two.solution)
-    for method in ("small", "large"):
-        ridge = solve(task, "frobenius", diagonal=True, method=method)
+    for method in ("interior_point", "primal_dual"):
+        ridge = max_margin(task, "frobenius", diagonal=True, method=method)
         assert ridge.gap <= 1e-6
         _by_hand(task, ridge)
         assert np.abs(ridge.solution).sum() > one.objective
-    whole = solve(task, "l1", diagonal=False)
+    whole = max_margin(task, "l1", diagonal=False)
     assert whole.objective <= one.objective + 1e-9
     _by_hand(task, whole)
 
@@ -74,13 +75,13 @@ def test_diagonal_of_every_problem():
 @pytest.mark.parametrize("seed", range(5))
 def test_closed_form_of_aligned_data(seed):
     task = Tokens.random(4, 5, 8, 4, seed)
-    closed = solve(task, "aligned")
+    closed = max_margin(task, "aligned")
     assert abs(closed.gap) < 1e-12
     _by_hand(task, closed)
-    assert solve(task, "nuclear", method="large").objective == pytest.approx(closed.objective, rel=2e-6)
+    assert max_margin(task, "nuclear", method="primal_dual").objective == pytest.approx(closed.objective, rel=2e-6)
     left, right = frames(task)
     turned = Tokens(task.X @ left, task.z @ right, task.y, left.T @ task.head)
-    rotated = solve(turned, "l1")
+    rotated = max_margin(turned, "l1")
     assert rotated.objective == pytest.approx(closed.objective, rel=1e-9)
 
 
@@ -90,7 +91,7 @@ def test_recipe_gives_its_number():
     best = task.optimal_tokens
     r, s = np.linalg.norm(best, axis=1), np.linalg.norm(task.z, axis=1)
     c = (task.X[0, task.others[0, 0]] @ best[0]) / r[0] ** 2
-    assert solve(task, "aligned").objective == pytest.approx((1 / ((1 - c) * r * s)).sum(), rel=1e-10)
+    assert max_margin(task, "aligned").objective == pytest.approx((1 / ((1 - c) * r * s)).sum(), rel=1e-10)
 
 
 def test_two_constraints_by_hand():
@@ -98,12 +99,14 @@ def test_two_constraints_by_hand():
     X, z = np.array([[[2.0, 1.0], [0.0, 0.0]]]), np.array([[0.0, 3.0]])
     task = Tokens(X, z, [1], [1.0, 0.0])
     for problem in ("nuclear", "frobenius"):
-        assert solve(task, problem, method="large").objective == pytest.approx(1 / (np.sqrt(5) * 3), rel=1e-6)
-    assert solve(task, "l1", diagonal=False).objective == pytest.approx(1 / 6)
-    np.testing.assert_allclose(solve(task, "l1").solution, [0, 1 / 3], atol=1e-12)
+        assert max_margin(task, problem, method="primal_dual").objective == pytest.approx(
+            1 / (np.sqrt(5) * 3), rel=1e-6
+        )
+    assert max_margin(task, "l1", diagonal=False).objective == pytest.approx(1 / 6)
+    np.testing.assert_allclose(max_margin(task, "l1").solution, [0, 1 / 3], atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["small", "large"])
+@pytest.mark.parametrize("method", ["interior_point", "primal_dual"])
 @pytest.mark.parametrize("problem", ["l1", "nuclear", "frobenius"])
 def test_infeasible_data_come_with_a_proof(problem, method):
     draw = np.random.default_rng(0)
@@ -111,7 +114,7 @@ def test_infeasible_data_come_with_a_proof(problem, method):
         draw.normal(size=(30, 6, 3)), draw.normal(size=(30, 3)), draw.choice([-1.0, 1.0], 30), draw.normal(size=3)
     )
     with pytest.raises(InfeasibleError, match="combine the constraints to 0") as caught:
-        solve(task, problem, method=method)
+        max_margin(task, problem, method=method)
     proof = caught.value.multipliers
     assert (proof >= 0).all()
     assert proof.sum() == pytest.approx(1)
@@ -122,7 +125,7 @@ def test_infeasible_data_come_with_a_proof(problem, method):
 
 def test_certificate_does_not_trust_its_candidate():
     task = Tokens.random(3, 4, 6, 1, 0)
-    best = solve(task, "frobenius")
+    best = max_margin(task, "frobenius")
     worse = certify(task, "frobenius", best.solution + 0.01, 2 * best.multipliers, solver="me")
     assert worse.feasible
     assert worse.gap > 1e-4
@@ -162,11 +165,22 @@ def test_predictions_are_labelled():
         assert float(limit["gap"][0]) < 1e-6
 
 
+def test_old_names_warn_and_work():
+    task = Tokens.random(3, 4, 6, 1, 0)
+    best = max_margin(task, "frobenius", method="interior_point")
+    with pytest.warns(DeprecationWarning, match="max_margin"):
+        assert solve(task, "frobenius", method="interior_point").objective == best.objective
+    for old, new in (("small", "interior_point"), ("large", "primal_dual")):
+        with pytest.warns(DeprecationWarning, match=new):
+            result = max_margin(task, "frobenius", method=old)
+        assert result.solver == max_margin(task, "frobenius", method=new).solver
+
+
 def test_bad_requests_are_named():
     task = Tokens.random(3, 4, 6, 1, 0)
     for make, words in (
-        (lambda: solve(task, "l7"), "problems are l1"),
-        (lambda: solve(task, "l1", method="magic"), "methods auto"),
+        (lambda: max_margin(task, "l7"), "Known: l1"),
+        (lambda: max_margin(task, "l1", method="magic"), "Known: auto"),
         (lambda: MaxMargin("l7"), "are solved"),
         (lambda: predict(JointAttention(), task, MaxMargin(), keep=["magic"]), "can be kept"),
     ):

@@ -15,7 +15,7 @@ from saddles.margin import (
     MarginFlow,
     Tokens,
     aligned_weights,
-    solve,
+    max_margin,
 )
 from saddles.margin.attention import Coefficients, DiagonalFlow, FactoredFlow, JointFlow
 from saddles.margin.model import frames
@@ -176,7 +176,7 @@ def test_far_end_does_not_depend_on_the_tolerance():
 
 def test_theorem_4_1_and_the_dual_bound():
     task = Tokens.random(4, 4, 16, 3, seed=6, diagonal=True)
-    best = solve(task, "l1").objective
+    best = max_margin(task, "l1").objective
     flow = simulate(DiagonalAttention(0.3), task, MarginFlow(1e5), keep=["accumulated"])
     excess = unit_margin(flow)["l1"] / best - 1
     assert 0 <= float(excess[-1]) < 0.03
@@ -195,7 +195,7 @@ def test_lemma_5_1_and_theorem_5_1():
     model = FactoredAttention(scale=0.1, weights=aligned_weights(task, seed=3))
     flow = simulate(model, task, MarginFlow(1e5))
     assert float(alignment_defect(flow, *frames(task, 3)).max()) < 1e-8
-    closed = solve(task, "aligned")
+    closed = max_margin(task, "aligned")
     assert float(unit_margin(flow)["nuclear"][-1]) == pytest.approx(closed.objective, rel=1e-3)
     assert float(direction_error(flow, closed.solution)["norm"][-1]) < 1e-3
     key, query = aligned_weights(task, seed=3)
@@ -208,8 +208,8 @@ def test_general_data_meet_both_optima():
     task = Tokens.random(2, 3, 4, 3, seed=5)
     wide = unit_margin(simulate(FactoredAttention(scale=1e-3), task, MarginFlow(1e4)))
     joint = unit_margin(simulate(JointAttention(), task, MarginFlow(1e4)))
-    assert float(wide["nuclear"][-1]) == pytest.approx(solve(task, "nuclear").objective, rel=0.01)
-    assert float(joint["frobenius"][-1]) == pytest.approx(solve(task, "frobenius").objective, rel=0.001)
+    assert float(wide["nuclear"][-1]) == pytest.approx(max_margin(task, "nuclear").objective, rel=0.01)
+    assert float(joint["frobenius"][-1]) == pytest.approx(max_margin(task, "frobenius").objective, rel=0.001)
     assert float(wide["nuclear"][-1]) < float(joint["nuclear"][-1])
     assert float(joint["frobenius"][-1]) < float(wide["frobenius"][-1])
 

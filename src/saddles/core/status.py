@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
 
 
 class Ending(StrEnum):
@@ -45,7 +44,7 @@ class Status:
         return f"{self.ending}: {self.reason}" if self.reason else str(self.ending)
 
     @classmethod
-    def parse(cls, text: object) -> Self:
+    def parse(cls, text: object) -> "Status":
         """Read a stored status; an unknown word counts as `stopped`, with the whole text as its reason.
 
         Results of version 0.1 say "stopped: diverged …" and "stopped: interrupted"; they are understood.

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.diagonal.rest import settle
+from saddles.diagonal.rest import flow_to_rest
 from saddles.diagonal.risk import Risk, risk_of
 from saddles.errors import SaddlesError
 
@@ -89,6 +89,6 @@ def _robust(
     u[chosen == new] = np.abs(noise[chosen == new])
     begin = np.zeros_like(before)
     begin[chosen] = signs[chosen] * np.maximum(np.abs(u), 1e-12) ** 2
-    end = settle(risk, begin, signs)
+    end = flow_to_rest(risk, begin, signs)
     roots = np.sqrt(np.abs(end.beta)) * np.sign(end.beta), np.sqrt(np.abs(after)) * np.sign(after)
     return float(np.linalg.norm(roots[0] - roots[1]) / np.linalg.norm(roots[1]))

@@ -35,7 +35,7 @@ class Rest:
     settled: bool
 
 
-def settle(risk: Risk, begin: np.ndarray, signs: np.ndarray) -> Rest:
+def flow_to_rest(risk: Risk, begin: np.ndarray, signs: np.ndarray) -> Rest:
     """Follow |β_i|' = 2|β_i| s_i g_i (u² = v² = |β|) from `begin` to rest, inside its orthant.
 
     Coordinates may shrink to zero and leave the support (their force then points to zero).

@@ -102,7 +102,7 @@ def _flow(
         kind="simulated",
         method=method,
         seed=seed,
-        status=path.status,
+        status=str(path.status),
         wall_time=path.wall_time,
         gradient_evaluations=risk.counts.gradients,
         hessian_products=risk.counts.products,

@@ -13,7 +13,7 @@ from saddles.core.trajectory import FINISHED, Trajectory
 from saddles.core.validation import check_keep, check_times
 from saddles.diagonal.method import check_log_alpha
 from saddles.diagonal.observe import KEEPABLE, to_trajectory
-from saddles.diagonal.rest import ZERO, Rest, settle
+from saddles.diagonal.rest import ZERO, Rest, flow_to_rest
 from saddles.diagonal.risk import Risk, risk_of
 from saddles.errors import SaddlesError
 from saddles.runtime.device import on_device
@@ -149,7 +149,7 @@ def _learn(risk: Risk, now: _Progress, new: np.ndarray, direction: np.ndarray) -
     signs[new] = direction[new]
     begin = now.beta.copy()
     begin[new] = signs[new] * BEGIN * max(1.0 if not now.beta.any() else float(np.abs(now.beta).max()), 1e-12)
-    rest = settle(risk, begin, signs)
+    rest = flow_to_rest(risk, begin, signs)
     if not rest.settled:
         now.status = (
             f"stopped: the flow after activation {len(now.rows) + 1} came to no rest within its limit (loss "

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from saddles.margin.assumptions import check as check
     from saddles.margin.certificate import Certified as Certified
     from saddles.margin.certificate import InfeasibleError as InfeasibleError
+    from saddles.margin.convex import max_margin as max_margin
     from saddles.margin.convex import solve as solve
     from saddles.margin.method import MarginFlow as MarginFlow
     from saddles.margin.model import DiagonalAttention as DiagonalAttention
@@ -30,6 +31,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "Tokens": "saddles.margin.task",
         "aligned_weights": "saddles.margin.model",
         "check": "saddles.margin.assumptions",
+        "max_margin": "saddles.margin.convex",
         "solve": "saddles.margin.convex",
     },
 )

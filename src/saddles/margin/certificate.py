@@ -8,22 +8,36 @@ not matter who found them.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from saddles.errors import SaddlesError
 from saddles.margin.generate import factor, hull
+from saddles.margin.task import Tokens
 from saddles.measures.margins import combine, constraint_margins, dual_norm, primal_norm
 
+Weights = Float[np.ndarray, "row *column"]
+"""W (row, column), or a diagonal's β (row,)."""
+
+Multipliers = Float[np.ndarray, "constraint"]
+"""λ, one for each constraint."""
+
 FEASIBLE = 1e-9
-"""Constraints may miss 1 by this much, rounding."""
+"""Constraints may miss 1 by this much. Dividing by the margin makes the least one 1 up to the rounding of two products,
+which is 1e-16 times their condition; more than 1e-9 means that the margin itself is round-off."""
+
+POSITIVE = 1e-12
+"""Multipliers (of sum 1) above this are counted as positive in a message."""
+
+NAMED = 3
+"""Constraints that a message names."""
 
 
 class InfeasibleError(SaddlesError):
     """No W separates: `multipliers` λ ≥ 0 with Σλ = 1 and Σ λ_k left_k right_kᵀ = 0 prove it (Gordan's theorem)."""
 
-    def __init__(self, sentence: str, multipliers: np.ndarray, residual: float) -> None:
+    def __init__(self, sentence: str, multipliers: Multipliers, residual: float) -> None:
         super().__init__(sentence)
         self.multipliers, self.residual = multipliers, residual
 
@@ -39,58 +53,69 @@ class Certified:
 
     problem: str
     diagonal: bool
-    solution: np.ndarray
+    solution: Weights
     objective: float
     dual_objective: float
     gap: float
     feasible: bool
-    multipliers: np.ndarray
+    multipliers: Multipliers
     solver: str
     iterations: int = 0
     wall_time: float = 0.0
 
 
 def certify(
-    task: Any, problem: str, weights: np.ndarray, multipliers: np.ndarray, *, solver: str, **facts: Any
+    task: Tokens,
+    problem: str,
+    weights: Weights,
+    multipliers: Multipliers,
+    *,
+    solver: str,
+    iterations: int = 0,
+    wall_time: float = 0.0,
 ) -> Certified:
     """Scale a candidate and its multipliers to feasibility and state both objectives."""
     diagonal = weights.ndim == 1
     margin = constraint_margins(weights, task.left, task.right).min()
     if not margin > 0:
-        raise SaddlesError.about(
-            f"a candidate with margin {margin:.3g} came from {solver}", "it must separate the optimal tokens",
-            "the data may be hardly separable: see check(task), or use method='large' with more iterations",
-        )  # fmt: skip
+        raise SaddlesError(
+            f"A candidate must separate the optimal tokens; {solver} returned one with margin {margin:.3g}. The data "
+            "may be hardly separable: see check(task), or use method='primal_dual' with more iterations."
+        )
     unit = weights / margin
+    # Solvers return slightly negative multipliers. Cutting them costs a little of the bound, never its validity: any
+    # λ ≥ 0 of dual norm at most 1 bounds the optimum from below.
     fair = np.maximum(multipliers, 0.0)
     size = dual_norm(combine(fair, task.left, task.right, diagonal), problem)
     dual = fair / size if size > 0 else fair
     objective, bound = primal_norm(unit, problem), float(dual.sum())
     return Certified(
         problem, diagonal, unit, objective, bound, (objective - bound) / objective,
-        bool(constraint_margins(unit, task.left, task.right).min() >= 1 - FEASIBLE), dual, solver, **facts,
+        bool(constraint_margins(unit, task.left, task.right).min() >= 1 - FEASIBLE), dual, solver, iterations,
+        wall_time,
     )  # fmt: skip
 
 
-def refuse_infeasible(task: Any, diagonal: bool, weights: np.ndarray | None = None) -> None:
+def refuse_infeasible(task: Tokens, diagonal: bool, candidate: Multipliers | None = None) -> None:
     """Raise `InfeasibleError` with its certificate if no (diagonal) W separates the data.
 
     Args:
-        weights: a certificate that was found on the way, instead of looking for one.
+        candidate: multipliers that a solver met on the way and that prove it, instead of looking for some.
     """
-    distance, found = hull(factor(task, diagonal)) if weights is None else (0.0, weights)
+    distance, weights = hull(factor(task, diagonal)) if candidate is None else (0.0, candidate)
     if distance > 0:
         return
-    proof = found / found.sum()
+    proof = weights / weights.sum()
     residual = float(np.abs(combine(proof, task.left, task.right, diagonal)).max())
-    biggest = np.argsort(proof)[::-1][:3]
     others = task.shape[1] - 1
-    named = ", ".join(f"{proof[k]:.3g} at sequence {k // others} token {task.others.ravel()[k]}" for k in biggest)
-    kind = "diagonal W" if diagonal else "W"
-    sentence = SaddlesError.about(
-        f"data came that no {kind} separates",
-        f"multipliers of sum 1 ({np.count_nonzero(proof > 1e-12)} of them positive, the largest {named}) combine the "
-        f"constraints to 0 within {residual:.1e}",
-        "leave out a sequence they name" if not diagonal else "use a full W, more coordinates, or fewer sequences",
+    named = ", ".join(
+        f"{proof[k]:.3g} at sequence {k // others} token {task.others.ravel()[k]}"
+        for k in np.argsort(proof)[::-1][:NAMED]
     )
-    raise InfeasibleError(str(sentence), proof, residual)
+    kind = "diagonal W" if diagonal else "W"
+    advice = "Use a full W, more coordinates, or fewer sequences" if diagonal else "Leave out a sequence that they name"
+    raise InfeasibleError(
+        f"The data must be separable, and no {kind} separates them: multipliers of sum 1 "
+        f"({np.count_nonzero(proof > POSITIVE)} of them positive, the largest {named}) combine the constraints to 0 "
+        f"within {residual:.1e}. {advice}.", proof, residual,
+    )  # fmt: skip

@@ -1,24 +1,41 @@
 """One door to the max-margin problems: choose the solver, get a certified solution."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 
 from saddles.errors import SaddlesError
 from saddles.margin.certificate import Certified, certify, refuse_infeasible
-from saddles.margin.interior_point import LARGEST, interior_point, linear_program
+from saddles.margin.interior_point import interior_point, linear_program
 from saddles.margin.primal_dual import first_order
+from saddles.margin.task import Tokens
 
 PROBLEMS = ("l1", "nuclear", "frobenius", "aligned")
+METHODS = ("auto", "interior_point", "primal_dual")
+
+RENAMED = {"small": "interior_point", "large": "primal_dual"}
+"""Names of methods in version 0.1, understood for one release."""
+
+LARGEST_INTERIOR = 16
+"""Coordinates d up to which "auto" sends a full W to Clarabel.
+
+The nuclear norm is a semidefinite program in a matrix of size 2d with d² unknowns: time grows as d⁶. Up to 16 it takes
+less than a second and gives ten digits, where the primal-dual iteration gives six.
+"""
+
+TIED = 1e-9
+"""Tokens whose coefficient is this close to the largest, relative, are equally hard to separate: round-off of the inner
+products along x_opt is far below, real differences are far above."""
 
 
-def solve(
-    task: Any,
+def max_margin(
+    task: Tokens,
     problem: str,
     *,
     diagonal: bool | None = None,
     method: str = "auto",
-    tolerance: float | None = None,
+    tolerance: float = 1e-6,
     max_iterations: int = 100_000,
 ) -> Certified:
     """Solve min ‖W‖ s.t. (x_i,opt − x_il)ᵀ W z_i ≥ 1 for all i and l ≠ opt(i), with a certificate.
@@ -26,35 +43,50 @@ def solve(
     Args:
         problem: "l1" (Σ|entries|), "nuclear", "frobenius", or "aligned" (the closed form under Assumption 4).
         diagonal: only diagonal W, whose diagonal β is returned; default True for l1, False otherwise.
-        method: "small" (HiGHS for l1, Clarabel otherwise), "large" (first order), or "auto": small for diagonal W
-            and up to 16 coordinates.
-        tolerance: relative gap at which the large solver stops; default 1e-6.
+        method: "interior_point" (HiGHS for linear programs, Clarabel otherwise), "primal_dual" (first order), or
+            "auto": interior_point for diagonal W and up to 16 coordinates.
+        tolerance: relative gap at which the primal-dual solver stops; the others solve to their own, which is smaller.
+        max_iterations: of the primal-dual solver.
 
     Fails with `InfeasibleError`, which carries its certificate, where no W separates.
     """
-    if problem not in PROBLEMS or method not in ("auto", "small", "large"):
-        raise SaddlesError.about(
-            f"problem={problem!r}, method={method!r} came",
-            f"problems are {', '.join(PROBLEMS)}; methods auto, small, large", "use one of them",
-        )  # fmt: skip
+    if problem not in PROBLEMS:
+        raise SaddlesError.unknown("problem", problem, PROBLEMS)
+    if method in RENAMED:
+        _warn(f"method={method!r}", f"method={RENAMED[method]!r}")
+        method = RENAMED[method]
+    if method not in METHODS:
+        raise SaddlesError.unknown("method", method, METHODS)
     if problem == "aligned":
         return aligned(task)
-    flat = problem == "l1" if diagonal is None else bool(diagonal)
+    flat = problem == "l1" if diagonal is None else diagonal
     if method == "auto":
-        method = "small" if flat or task.shape[2] <= LARGEST else "large"
-    if method == "large":
-        return first_order(task, problem, flat, 1e-6 if tolerance is None else tolerance, max_iterations)
+        method = "interior_point" if flat or task.shape[2] <= LARGEST_INTERIOR else "primal_dual"
+    if method == "primal_dual":
+        return first_order(task, problem, flat, tolerance, max_iterations)
+    # The nuclear norm of a diagonal matrix is the l1 norm of its diagonal, so that problem is a linear program too.
     if problem == "l1" or (flat and problem == "nuclear"):
         return linear_program(task, flat)
+    # HiGHS recognises infeasible data reliably; Clarabel may stop without a verdict, so they are looked for first.
     refuse_infeasible(task, flat)
     return interior_point(task, problem, flat)
 
 
-def aligned(task: Any) -> Certified:
+def solve(task: Tokens, problem: str, **options: Any) -> Certified:
+    """Deprecated: use `max_margin`, which takes the same arguments."""
+    _warn("saddles.margin.solve", "saddles.margin.max_margin")
+    return max_margin(task, problem, **options)
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} is now {new}; the old name goes with the next release.", DeprecationWarning, stacklevel=3)
+
+
+def aligned(task: Tokens) -> Certified:
     """The optimum of (9) and of `nuclear` under Assumption 4: W = Σ_i x̂_i ẑ_iᵀ / ((1 − c_i) r_i s_i).
 
-    r_i = |x_i,opt|, s_i = |z_i|, and c_i the largest coefficient of the tokens of sequence i along x_i,opt: the pair
-    that is hardest to tell from the optimal token. Multipliers: 1/((1 − c_i) r_i s_i), shared by the tokens of that
+    r_i = |x_i,opt|, s_i = |z_i|, and c_i is the largest coefficient of the tokens of sequence i along x_i,opt: the pair
+    that is hardest to separate from the optimal token. Multipliers: 1/((1 − c_i) r_i s_i), shared by the tokens of that
     pair.
 
     The certificate is computed like any other; where Assumption 4 fails it shows a gap, or there is none.
@@ -64,13 +96,14 @@ def aligned(task: Any) -> Certified:
     along = 1 - np.einsum("nld,nd->nl", task.left.reshape(n, length - 1, -1), best) / r[:, None] ** 2
     c = along.max(axis=1)
     if not (c < 1).all():
-        raise SaddlesError.about(
-            f"a token with c = {c.max():.4g} times its optimal token came",
-            "Assumption 4 (iii) needs c < 1",
-            "see check(task)",
+        raise SaddlesError(
+            f"Assumption 4 (iii) needs tokens whose coefficient c along the optimal token is below 1; got "
+            f"c = {c.max():.4g}. See check(task)."
         )
     size = 1 / ((1 - c) * r * s)
     weights = (best / r[:, None] * size[:, None]).T @ (task.z / s[:, None])
-    hard = along >= c[:, None] - 1e-9 * np.maximum(1.0, np.abs(c[:, None]))
+    # Dual optimum: the constraints of the hardest pair are tight together. In equal shares their parts across x_opt,
+    # which have opposite signs, cancel and the push lies along x̂ ẑᵀ, as stationarity of the nuclear norm demands.
+    hard = along >= c[:, None] - TIED * np.maximum(1.0, np.abs(c[:, None]))
     shares = hard / hard.sum(axis=1, keepdims=True) * size[:, None]
     return certify(task, "nuclear", weights, shares.ravel(), solver="closed form")

@@ -1,65 +1,71 @@
 """Solvers of the ecosystem for small problems: HiGHS for linear programs, Clarabel through cvxpy for the others."""
 
 import time
-from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, hstack
 
 from saddles.errors import SaddlesError
 from saddles.margin.certificate import Certified, certify, refuse_infeasible
+from saddles.margin.task import Tokens
 
-LARGEST = 16
-"""Coordinates up to which a full W goes to the interior-point solver."""
+LINPROG_OPTIMAL, LINPROG_INFEASIBLE = 0, 2
+"""Codes of `scipy.optimize.linprog`'s `status`."""
 
 
-def columns(task: Any, diagonal: bool) -> np.ndarray:
-    """The constraints as rows on vec(W) (row by row) or β, shape (constraint, unknown)."""
+def columns(task: Tokens, diagonal: bool) -> Float[np.ndarray, "constraint unknown"]:
+    """The constraints as rows on vec(W) (row by row) or β."""
     if diagonal:
         return task.diagonal
     return np.einsum("kd,ke->kde", task.left, task.right).reshape(len(task.left), -1)
 
 
-def linear_program(task: Any, diagonal: bool) -> Certified:
+def linear_program(task: Tokens, diagonal: bool) -> Certified:
     """min Σ|w| s.t. rows·w ≥ 1 by HiGHS, w = w₊ − w₋."""
     began, rows = time.perf_counter(), columns(task, diagonal)
+    # With w₊, w₋ ≥ 0 the objective Σ(w₊ + w₋) is linear. At an optimum at most one of each pair is positive, for
+    # lowering both by the same amount changes no constraint; so the objective there is Σ|w|.
     both = hstack([csr_array(-rows), csr_array(rows)]).tocsr()
-    found = linprog(np.ones(2 * rows.shape[1]), A_ub=both, b_ub=-np.ones(len(rows)), bounds=(0, None), method="highs")
-    if found.status == 2:
+    result = linprog(np.ones(2 * rows.shape[1]), A_ub=both, b_ub=-np.ones(len(rows)), bounds=(0, None), method="highs")
+    if result.status == LINPROG_INFEASIBLE:
         refuse_infeasible(task, diagonal)
-    if found.status != 0:
-        raise SaddlesError.about(f"HiGHS ended with {found.message!r}", "an optimum is needed", "try method='large'")
-    positive, negative = found.x.reshape(2, -1)
+    if result.status != LINPROG_OPTIMAL:
+        raise _no_optimum("HiGHS", result.message)
+    positive, negative = result.x.reshape(2, -1)
+    weights = positive - negative
+    # SciPy's marginals are the objective's derivatives by b_ub, which are −λ for constraints written as ≤.
     return certify(
-        task, "l1", _shaped(positive - negative, task, diagonal), -found.ineqlin.marginals, solver="HiGHS",
-        iterations=int(found.nit), wall_time=time.perf_counter() - began,
+        task, "l1", weights if diagonal else weights.reshape(task.shape[2], -1), -result.ineqlin.marginals,
+        solver="HiGHS", iterations=int(result.nit), wall_time=time.perf_counter() - began,
     )  # fmt: skip
 
 
-def interior_point(task: Any, problem: str, diagonal: bool) -> Certified:
+def interior_point(task: Tokens, problem: str, diagonal: bool) -> Certified:
     """min ‖W‖_* or ‖W‖_F with vectorised constraints by Clarabel."""
     import cvxpy  # two seconds to import, and only needed here
 
     began, dim = time.perf_counter(), task.shape[2]
     rows = columns(task, diagonal)
+    # Clarabel's tolerances are absolute and fit numbers near 1. Dividing all rows by one number only scales W, and
+    # `certify` scales it back to margin 1.
     unit = np.linalg.norm(rows, axis=1).max()
     weights = cvxpy.Variable(dim if diagonal else (dim, dim))
     seen = rows / unit @ (weights if diagonal else cvxpy.vec(weights, order="C"))
     size = cvxpy.normNuc(weights) if problem == "nuclear" else cvxpy.norm(weights, 2 if diagonal else "fro")
     question = cvxpy.Problem(cvxpy.Minimize(size), [seen >= 1])
     question.solve(solver=cvxpy.CLARABEL)
-    if question.status in ("infeasible", "infeasible_inaccurate"):
+    if question.status in (cvxpy.INFEASIBLE, cvxpy.INFEASIBLE_INACCURATE):
         refuse_infeasible(task, diagonal)
+    # An inaccurate solution has values as well: its certificate states how good it is.
     if weights.value is None:
-        raise SaddlesError.about(
-            f"Clarabel ended with {question.status!r}", "an optimum is needed", "try method='large'"
-        )
+        raise _no_optimum("Clarabel", str(question.status))
     return certify(
         task, problem, np.asarray(weights.value), np.asarray(question.constraints[0].dual_value), solver="Clarabel",
         iterations=int(question.solver_stats.num_iters or 0), wall_time=time.perf_counter() - began,
     )  # fmt: skip
 
 
-def _shaped(vector: np.ndarray, task: Any, diagonal: bool) -> np.ndarray:
-    return vector if diagonal else vector.reshape(task.shape[2], task.shape[2])
+def _no_optimum(solver: str, message: str) -> SaddlesError:
+    return SaddlesError(f"{solver} found no optimum; it ended with {message!r}. Try method='primal_dual'.")

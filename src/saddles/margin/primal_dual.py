@@ -5,69 +5,116 @@ Over-relaxed primal-dual iteration (Chambolle and Pock; Condat) on min_W max_{λ
     W ← prox_{τ‖·‖}(W + τ Aᵀλ),   λ ← max(0, λ + σ(1 − A(2W⁺ − W))),   both over-relaxed by 1.9.
 
 The prox of the nuclear norm needs the eigenvectors of MᵀM only. Constraints are scaled to unit length. Each time the
-gap has halved the iteration starts again, from its mean since the last start where that is better than its last point,
+gap has halved the iteration restarts, from its mean since the last restart where that is better than its last point,
 and the step ratio ω = √(σ/τ) is set to the geometric mean of itself and |Δλ|/|ΔW| since then (as PDLP does: at the
-right ratio both move alike). The best primal and dual points so far are the certificate.
+right ratio both move alike). The best primal and dual points so far are the certificate, so none of the constants below
+can make a result wrong; they decide how soon it comes.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
+from jaxtyping import Float
 
 from saddles.errors import SaddlesError
-from saddles.margin.certificate import Certified, certify, refuse_infeasible
+from saddles.margin.certificate import Certified, Multipliers, Weights, certify, refuse_infeasible
+from saddles.margin.task import Tokens
 from saddles.measures.margins import dual_norm, primal_norm
 from saddles.runtime.progress import bar
 from saddles.runtime.threads import one_thread
 
+Point = tuple[Weights, Multipliers]
+"""W and λ."""
+
 RELAXATION = 1.9
+"""Over-relaxation. It converges below 2 (Condat 2013, Theorem 3.3); the closer to 2 the faster, in practice."""
+
+STEP = 0.98
+"""√(τσ) ‖A‖. Convergence needs at most 1; the rest covers that power iteration finds ‖A‖ from below."""
+
 CHECK = 20
-"""Iterations between two looks at the certificate."""
-PATIENCE = 400
-"""Iterations after which it starts again even if the gap has not halved (or 0.36 of all, if that is more)."""
+"""Iterations between two looks at the certificate, which costs more than an iteration."""
+
+HALVED = 0.5
+"""A restart is due where the gap has fallen to this part of the gap at the last one.
+
+Restarts make the iteration linearly convergent (Applegate et al. 2021, PDLP): the mean is better than the last point
+while the iterates circle around the solution, and circling is what the bilinear term causes.
+"""
+
+PATIENCE, ARTIFICIAL = 400, 0.36
+"""Restart even without such progress after this many iterations and this part of all so far.
+
+The part is PDLP's artificial restart; without it a wrong step ratio, which is only mended at a restart, may stay for
+ever. The number keeps early restarts from averaging over too few iterates.
+"""
+
 UNBOUNDED = 1e9
-"""A dual bound this many times the first one is taken as unbounded: the data are not separable."""
+"""A dual bound this many times the first one is taken as unbounded: the data are not separable.
+
+It only triggers the proof: `refuse_infeasible` states how nearly the multipliers combine the constraints to 0.
+"""
+
+POWER_ITERATIONS, POWER_TOLERANCE = 100, 1e-4
+"""‖A‖ by power iteration until it changes by less than this part; that is well within `STEP`."""
+
+TINY = 1e-300
+"""Stands for 0 in a denominator."""
 
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
-    """A: W ↦ scaled margins, and its adjoint, without forming d² × constraints; β instead of W where diagonal."""
+    """A: W ↦ scaled margins, and its adjoint, without forming d² × constraints; β instead of W where diagonal.
 
-    task: Any
+    Constraints are divided by their lengths |left_k||right_k| (so the right-hand sides 1 become `bound`): the dual step
+    is one number for all of them, and would otherwise be set by the longest.
+    """
+
+    task: Tokens
     diagonal: bool
 
     def __post_init__(self) -> None:
-        n, length, dim = self.task.shape
-        sizes = np.linalg.norm(self.task.left, axis=1) * np.linalg.norm(self.task.right, axis=1)
+        if (self.lengths == 0).any():
+            k, others = int(np.argmin(self.lengths)), self.task.shape[1] - 1
+            raise SaddlesError(
+                f"Every constraint must depend on W, but query or token difference is 0 at sequence {k // others}, "
+                f"token {self.task.others.ravel()[k]}. Leave that sequence out."
+            )
+
+    @cached_property
+    def lengths(self) -> Multipliers:
+        """|left_k||right_k|, or |left_k ⊙ right_k| where W is diagonal."""
+        left, right = self.task.left, self.task.right
         if self.diagonal:
-            sizes = np.linalg.norm(self.task.diagonal, axis=1)
-        if (sizes == 0).any():
-            raise SaddlesError.about(
-                f"constraint {int(np.argmin(sizes))} came without any effect", "query and token difference are not 0",
-                "leave that sequence out",
-            )  # fmt: skip
-        scaled = self.task.left / sizes[:, None]
-        for name, value in (
-            ("bound", 1 / sizes),
-            ("tokens", np.ascontiguousarray(scaled.reshape(n, length - 1, dim))),
-            ("matrix", scaled * self.task.right if self.diagonal else None),
-        ):
-            object.__setattr__(self, name, value)
+            return np.linalg.norm(left * right, axis=1)
+        return np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
 
-    bound: Any = None
-    tokens: Any = None
-    matrix: Any = None
+    @cached_property
+    def bound(self) -> Multipliers:
+        """The right-hand sides of the scaled constraints."""
+        return 1 / self.lengths
 
-    def apply(self, weights: np.ndarray) -> np.ndarray:
+    @cached_property
+    def tokens(self) -> Float[np.ndarray, "sequence other coordinate"]:
+        """The scaled token differences, sequence by sequence: all constraints of one share its query."""
+        n, length, dim = self.task.shape
+        return np.ascontiguousarray((self.task.left / self.lengths[:, None]).reshape(n, length - 1, dim))
+
+    @cached_property
+    def matrix(self) -> Float[np.ndarray, "constraint coordinate"]:
+        """A itself where W is diagonal: few enough numbers to write it out."""
+        return self.task.left / self.lengths[:, None] * self.task.right
+
+    def apply(self, weights: Weights) -> Multipliers:
         """A W."""
         if self.diagonal:
             return self.matrix @ weights
         return np.matmul(self.tokens, (self.task.z @ weights.T)[:, :, None]).ravel()
 
-    def adjoint(self, multipliers: np.ndarray) -> np.ndarray:
+    def adjoint(self, multipliers: Multipliers) -> Weights:
         """Aᵀλ."""
         if self.diagonal:
             return multipliers @ self.matrix
@@ -75,47 +122,47 @@ class Constraints:
         return np.matmul(multipliers.reshape(n, 1, others), self.tokens)[:, 0].T @ self.task.z
 
     def norm(self) -> float:
-        """‖A‖ by power iteration, from below by a per mille at most in practice; steps keep 2 % in hand."""
+        """‖A‖ by power iteration on AAᵀ, from below by a per mille at most in practice."""
         v = np.random.default_rng(0).normal(size=len(self.bound))
         size = 1.0
-        for _ in range(100):
+        for _ in range(POWER_ITERATIONS):
             v = self.apply(self.adjoint(v))
             before, size = size, float(np.linalg.norm(v))
             v = v / size
-            if abs(size / before - 1) < 1e-4:
+            if abs(size / before - 1) < POWER_TOLERANCE:
                 break
         return size**0.5
 
 
-def shrink_entries(matrix: np.ndarray, step: float) -> np.ndarray:
+def shrink_entries(matrix: Weights, step: float) -> Weights:
     """The prox of step·‖·‖_1."""
     return np.sign(matrix) * np.maximum(np.abs(matrix) - step, 0.0)
 
 
-def shrink_values(matrix: np.ndarray, step: float) -> np.ndarray:
+def shrink_values(matrix: Weights, step: float) -> Weights:
     """The prox of step·‖·‖_*: singular values lowered by `step`, from the eigendecomposition of MᵀM."""
     if matrix.ndim == 1:
         return shrink_entries(matrix, step)
+    # M = UΣVᵀ has MᵀM = VΣ²Vᵀ, so that U is not needed: UΣ'Vᵀ = M V (Σ'/Σ) Vᵀ. Squaring halves the digits of singular
+    # values near 0, but those are cut off. It is faster than a singular value decomposition.
     squares, vectors = np.linalg.eigh(matrix.T @ matrix)
     kept = squares > step**2
     chosen = vectors[:, kept]
     return (matrix @ chosen * (1 - step / np.sqrt(squares[kept]))) @ chosen.T
 
 
-def shrink_whole(matrix: np.ndarray, step: float) -> np.ndarray:
+def shrink_whole(matrix: Weights, step: float) -> Weights:
     """The prox of step·‖·‖_F."""
     size = float(np.linalg.norm(matrix))
     return matrix * max(0.0, 1 - step / size) if size > 0 else matrix
 
 
-PROX: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+PROX: dict[str, Callable[[Weights, float], Weights]] = {
     "l1": shrink_entries, "nuclear": shrink_values, "frobenius": shrink_whole,
 }  # fmt: skip
 
 
-def first_order(
-    task: Any, problem: str, diagonal: bool, tolerance: float = 1e-4, max_iterations: int = 100_000
-) -> Certified:
+def first_order(task: Tokens, problem: str, diagonal: bool, tolerance: float, max_iterations: int) -> Certified:
     """Solve by the primal-dual iteration until the relative gap is at most `tolerance`.
 
     It ends with what it has after `max_iterations`: the gap of the certificate says how good that is.
@@ -125,10 +172,10 @@ def first_order(
         best, done = _iterate(a, problem, tolerance, max_iterations)
     if best.weights is None:
         refuse_infeasible(task, diagonal)
-        raise SaddlesError.about(
-            f"{max_iterations} iterations passed without a separating W", "the data are hardly separable",
-            "raise max_iterations or use method='small'",
-        )  # fmt: skip
+        raise SaddlesError(
+            f"{max_iterations} iterations found no separating W: the data are hardly separable. Raise max_iterations "
+            "or use method='interior_point'."
+        )
     return certify(
         task, problem, best.weights, best.multipliers * a.bound, solver="primal-dual", iterations=done,
         wall_time=time.perf_counter() - began,
@@ -139,13 +186,16 @@ def _iterate(a: Constraints, problem: str, tolerance: float, max_iterations: int
     dim = a.task.shape[2]
     point = np.zeros(dim if a.diagonal else (dim, dim)), np.zeros(len(a.bound))
     anchor, total, count, mark, done = point, point, 0, np.inf, 0
-    best, step, ratio, prox = Best(a, problem), 0.98 / a.norm(), 1.0, PROX[problem]
+    # `anchor` is the point of the last restart, `mark` its gap; `total` sums `count` iterates since then.
+    best, step, ratio, prox = Best(a, problem), STEP / a.norm(), 1.0, PROX[problem]
     with bar(f"{problem} problem, digits of the gap", -np.log10(tolerance)) as progress:
         for done in range(1, max_iterations + 1):
             (weights, multipliers), tau, sigma = point, step / ratio, step * ratio
             w = prox(weights + tau * a.adjoint(multipliers), tau)
             lam = np.maximum(0.0, multipliers + sigma * (a.bound - a.apply(2 * w - weights)))
             point = weights + RELAXATION * (w - weights), multipliers + RELAXATION * (lam - multipliers)
+            # What is averaged and looked at are the points before over-relaxation: they alone are outputs of the prox
+            # (of low rank, or sparse) and of the projection (λ ≥ 0).
             total, count = (total[0] + w, total[1] + lam), count + 1
             if done % CHECK:
                 continue
@@ -154,7 +204,8 @@ def _iterate(a: Constraints, problem: str, tolerance: float, max_iterations: int
             progress.reach(-np.log10(best.gap) if best.gap > 0 else -np.log10(tolerance))
             if best.gap <= tolerance:
                 break
-            if min(last, average) < 0.5 * mark or count >= max(PATIENCE, 0.36 * done):
+            if min(last, average) < HALVED * mark or count >= max(PATIENCE, ARTIFICIAL * done):
+                # PDLP's weight update: smoothed by the geometric mean, for one restart's |Δλ|/|ΔW| is noisy.
                 moved = [float(np.linalg.norm(new - old)) for new, old in zip(point, anchor, strict=True)]
                 ratio = float(np.sqrt(ratio * moved[1] / moved[0])) if min(moved) > 0 else ratio
                 point = mean if average < last else point
@@ -168,7 +219,7 @@ class Best:
 
     def __init__(self, constraints: Constraints, problem: str) -> None:
         self._a, self._problem, self._first = constraints, problem, 0.0
-        self.weights: np.ndarray | None = None
+        self.weights: Weights | None = None
         self.multipliers = np.zeros(len(constraints.bound))
         self.objective, self.bound = np.inf, 0.0
 
@@ -177,14 +228,15 @@ class Best:
         """Relative, 1 where nothing separates yet."""
         return (self.objective - self.bound) / self.objective if np.isfinite(self.objective) else 1.0
 
-    def look(self, weights: np.ndarray, multipliers: np.ndarray) -> float:
+    def look(self, weights: Weights, multipliers: Multipliers) -> float:
         """Take candidates over where they are better; returns their own gap (1 where the weights do not separate)."""
+        # Both are scaled to feasibility first, as in `certify`; `_a.adjoint` has the scaled constraints, hence λ·bound.
         margin = (self._a.apply(weights) / self._a.bound).min()
         value = primal_norm(weights, self._problem) / margin if margin > 0 else np.inf
         if value < self.objective:
             self.objective, self.weights = value, weights
         size = dual_norm(self._a.adjoint(multipliers), self._problem)
-        bound = float(multipliers @ self._a.bound) / max(size, 1e-300)
+        bound = float(multipliers @ self._a.bound) / max(size, TINY)
         if bound > self.bound:
             self.bound, self.multipliers = bound, multipliers
             self._first = self._first or bound

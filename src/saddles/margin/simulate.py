@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.trajectory import FINISHED, Trajectory
+from saddles.core.status import FINISHED, Ending, Status
+from saddles.core.trajectory import Trajectory
 from saddles.core.validation import check_keep, check_times
 from saddles.errors import SaddlesError
 from saddles.margin.attention import DiagonalFlow, FactoredFlow, JointFlow
@@ -82,9 +83,9 @@ def _simulate(
         for name, i in (("key", 0), ("query", 1)):
             variables[name] = (("time", "coordinate", "hidden"), np.stack([part[i] for part in parts]))
     return to_trajectory(
-        variables, np.array(path.clock), model, task, method=method, seed=seed, kind="simulated", status=path.status,
-        wall_time=path.wall_time, gradient_evaluations=path.evaluations, solver_steps=path.steps,
-        solver_rejected=path.rejected, least_loss=task.least_loss,
+        variables, np.array(path.clock), model, task, method=method, seed=seed, kind="simulated",
+        status=str(path.status), wall_time=path.wall_time, gradient_evaluations=path.evaluations,
+        solver_steps=path.steps, solver_rejected=path.rejected, least_loss=task.least_loss,
     )  # fmt: skip
 
 
@@ -114,7 +115,7 @@ class Path:
     clock: list[float] = field(default_factory=list)
     states: list[np.ndarray] = field(default_factory=list)
     log_times: list[float] = field(default_factory=list)
-    status: str = FINISHED
+    status: Status = FINISHED
     steps: int = 0
     rejected: int = 0
     evaluations: int = 0
@@ -145,13 +146,13 @@ def follow(flow: Any, start: np.ndarray, method: MarginFlow, asked: np.ndarray |
         while (goals or asked is None) and norm < target:
             before = stepper.snapshot()
             if stepper.steps + stepper.rejected >= method.max_steps:
-                path.status = f"stopped: {method.max_steps} solver steps spent at norm {norm:.4g}"
+                path.status = Status(Ending.STOPPED, f"{method.max_steps} solver steps spent at norm {norm:.4g}")
                 break
             try:
                 stepper.advance(goals[0] if goals else np.inf)
                 norm = _land(stepper, flow, before, target)
             except StepError:
-                path.status = f"stopped: no step is small enough at norm {norm:.4g}"
+                path.status = Status(Ending.STOPPED, f"no step is small enough at norm {norm:.4g}")
                 break
             clock.move(stepper.time, stepper.state)
             waited += 1
@@ -164,7 +165,7 @@ def follow(flow: Any, start: np.ndarray, method: MarginFlow, asked: np.ndarray |
                 _save(path, stepper, clock)
                 saved, waited = norm, 0
                 progress.reach(_share(norm, target))
-    if not path.clock or (path.status != FINISHED and path.clock[-1] < stepper.time):
+    if not path.clock or (not path.status.ok and path.clock[-1] < stepper.time):
         _save(path, stepper, clock)
     path.steps, path.rejected, path.evaluations = stepper.steps, stepper.rejected, stepper.evaluations
     path.wall_time = time.perf_counter() - began

@@ -10,7 +10,7 @@ import numpy as np
 from saddles.core.trajectory import Trajectory
 from saddles.core.validation import check_keep
 from saddles.errors import SaddlesError
-from saddles.margin.convex import PROBLEMS, solve
+from saddles.margin.convex import PROBLEMS, max_margin
 from saddles.margin.model import DiagonalAttention, FactoredAttention, JointAttention
 from saddles.margin.observe import KEEPABLE, describe_weights, to_trajectory, weights_variable
 
@@ -24,8 +24,8 @@ class MaxMargin:
 
     Args:
         problem: "l1", "nuclear", "frobenius" or "aligned"; None is the one of the model.
-        method: "auto", "small" or "large" (see `solve`).
-        tolerance: relative gap of the large solver.
+        method: "auto", "interior_point" or "primal_dual" (see `max_margin`).
+        tolerance: relative gap of the primal-dual solver.
     """
 
     problem: str | None = None
@@ -63,7 +63,7 @@ def predict(
             f"{type(model).__name__} came as a model", "a model of saddles.margin is needed", "see its docstring"
         )
     began = time.perf_counter()
-    found = solve(
+    found = max_margin(
         task, theory.problem or EXPECTED[type(model)], diagonal=isinstance(model, DiagonalAttention) or None,
         method=theory.method, tolerance=theory.tolerance,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from saddles.core.trajectory import DIVERGED, FINISHED
+from saddles.core.status import FINISHED, Ending, Status
 from saddles.runtime.progress import bar
 from saddles.solvers.log_scale import LogScale
 from saddles.solvers.mirror import Columns, Force, Stepper
@@ -38,7 +38,7 @@ class Path:
     rejected: int
     failures: int
     refreshes: int
-    status: str
+    status: Status
     wall_time: float
 
 
@@ -85,7 +85,7 @@ def follow(
     with bar(title, max(until, 1e-300)) as progress:
         while stepper.time < until * (1 - 1e-14):
             if stepper.steps >= max_steps:
-                status = f"stopped: {max_steps} solver steps spent at time {stepper.time:.6g}"
+                status = Status(Ending.STOPPED, f"{max_steps} solver steps spent at time {stepper.time:.6g}")
                 break
             if np.abs(stepper.slope).max() < rest:
                 break
@@ -99,7 +99,7 @@ def follow(
                     log.crossings.append((before, stepper.time, line.error))
                     _save(log, wanted, stepper, line.at, line.landmarks())
             except StepError:
-                status = f"{DIVERGED} near time {stepper.time:.6g}"
+                status = Status(Ending.DIVERGED, f"near time {stepper.time:.6g}")
                 break
             progress.reach(stepper.time)
     return Path(

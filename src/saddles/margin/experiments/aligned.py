@@ -20,7 +20,7 @@ from saddles.core.trajectory import Trajectory
 from saddles.figures.margin import aligned as figure
 from saddles.margin.assumptions import check as check_assumptions
 from saddles.margin.assumptions import holds
-from saddles.margin.convex import solve
+from saddles.margin.convex import max_margin
 from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import FactoredAttention, aligned_weights, frames
@@ -44,7 +44,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 
 def _instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Dataset:
     task = Tokens.random(settings["n"], settings["length"], settings["dim"], 4, seed)
-    closed, convex = solve(task, "aligned"), solve(task, "nuclear")
+    closed, convex = max_margin(task, "aligned"), max_margin(task, "nuclear")
     model = FactoredAttention(scale=settings["scale"], weights=aligned_weights(task, seed=seed))
     flow = simulate(model, task, MarginFlow(settings["until"]))
     apart = direction_error(flow, closed.solution)

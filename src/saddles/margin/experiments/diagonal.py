@@ -20,7 +20,7 @@ from saddles.core.experiment import Context
 from saddles.core.trajectory import FINISHED, Trajectory
 from saddles.figures.margin import diagonal as figure
 from saddles.margin.certificate import Certified
-from saddles.margin.convex import solve
+from saddles.margin.convex import max_margin
 from saddles.margin.experiments.table import PAPER, at, fall_rate, gather, norm_grid, on_norms, piece
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import DiagonalAttention
@@ -45,7 +45,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 def instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Dataset:
     """The flow of one draw of the data against its optimum."""
     task = Tokens.random(settings["n"], settings["length"], settings["dim"], 3, seed, diagonal=True)
-    best = solve(task, "l1")
+    best = max_margin(task, "l1")
     flow = simulate(DiagonalAttention(settings["scale"]), task, MarginFlow(settings["until"]))
     flow = flow.assign(excess=flow["nuclear_norm"] / flow["margin"].where(flow["margin"] > 0) / best.objective - 1)
     names = ("excess", "log_time", "margin", "log_loss_gap", "certified_gap")

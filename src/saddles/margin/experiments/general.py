@@ -24,7 +24,7 @@ from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory
 from saddles.figures.margin import general as figure
-from saddles.margin.convex import solve
+from saddles.margin.convex import max_margin
 from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
 from saddles.margin.generate import rescored
 from saddles.margin.method import MarginFlow
@@ -100,7 +100,7 @@ def pair(
 
 def compare(task: Tokens, model: FactoredAttention, until: float, grid: np.ndarray, seed: int) -> xr.Dataset:
     """`factored` and `joint` on given data."""
-    best = {name: solve(task, name) for name in ("nuclear", "frobenius")}
+    best = {name: max_margin(task, name) for name in ("nuclear", "frobenius")}
     values: dict[str, np.ndarray] = {}
     numbers: dict[str, Any] = {f"{name}_optimum": one.objective for name, one in best.items()}
     numbers["optimum_gap"] = max(one.gap for one in best.values())

@@ -16,7 +16,7 @@ from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory
 from saddles.figures.margin import initialisation as figure
-from saddles.margin.convex import solve
+from saddles.margin.convex import max_margin
 from saddles.margin.experiments.table import PAPER, at, gather, norm_grid, on_norms, piece
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import DiagonalAttention
@@ -34,7 +34,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     with bar("margin/initialisation", len(seeds) * len(settings["scales"])) as progress:
         for seed in seeds:
             task = Tokens.random(settings["n"], settings["length"], settings["dim"], 3, seed, diagonal=True)
-            optimum, parts = solve(task, "l1").objective, []
+            optimum, parts = max_margin(task, "l1").objective, []
             for scale in settings["scales"]:
                 make = partial(_flow, task, optimum, scale, settings["until"], grid)
                 parts.append(context.part(f"seed-{seed}-scale-{scale:g}", make))

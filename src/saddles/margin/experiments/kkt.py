@@ -20,7 +20,7 @@ from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory
 from saddles.figures.margin import kkt as figure
-from saddles.margin.convex import solve
+from saddles.margin.convex import max_margin
 from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import DiagonalAttention
@@ -48,7 +48,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 
 def _instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Dataset:
     task = Tokens.random(settings["n"], settings["length"], settings["dim"], 3, seed, diagonal=True)
-    model, best = DiagonalAttention(settings["scale"]), solve(task, "l1")
+    model, best = DiagonalAttention(settings["scale"]), max_margin(task, "l1")
     flow = simulate(model, task, MarginFlow(settings["until"]), keep=["accumulated"])
     flow = flow.assign(support_stationarity=("time", _on_support(flow, task, best.solution)))
     there = np.abs(best.solution)[_support(best.solution)]

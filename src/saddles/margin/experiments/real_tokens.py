@@ -21,7 +21,7 @@ from saddles.errors import SaddlesError
 from saddles.figures.margin import real_tokens as figure
 from saddles.margin.assumptions import check as check_assumptions
 from saddles.margin.certificate import InfeasibleError
-from saddles.margin.convex import solve
+from saddles.margin.convex import max_margin
 from saddles.margin.experiments.general import compare
 from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
 from saddles.margin.method import MarginFlow
@@ -54,7 +54,7 @@ def _instance(made: Embedding, settings: dict[str, Any], grid: np.ndarray, seed:
     wide = compare(task, FactoredAttention(scale=settings["scale"]), settings["until"], grid, seed)
     flow = simulate(DiagonalAttention(settings["omega"]), task, MarginFlow(settings["until"]))
     flow = flow.assign(l1=flow["nuclear_norm"] / flow["margin"].where(flow["margin"] > 0) / best.objective - 1)
-    other = np.abs(solve(task, "frobenius", diagonal=True).solution).sum() / best.objective - 1
+    other = np.abs(max_margin(task, "frobenius", diagonal=True).solution).sum() / best.objective - 1
     checked = check_assumptions(task)
     values = {"diagonal_l1": on_norms(flow, grid, ("l1",))["l1"]}
     numbers = {
@@ -70,7 +70,7 @@ def _separable(made: Embedding, settings: dict[str, Any], seed: int) -> tuple[An
     for attempt in range(50):
         task, _ = sequences(made, settings["n"], settings["length"], seed + attempt)
         try:
-            return task, solve(task, "l1")
+            return task, max_margin(task, "l1")
         except InfeasibleError:
             continue
     raise SaddlesError.about(
