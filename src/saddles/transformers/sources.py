@@ -6,7 +6,7 @@ Nothing is downloaded unless a data set is named with `hf:`.
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from saddles.errors import MissingDataError, SaddlesError
 
@@ -38,6 +38,7 @@ def damaged(file: Path, why: str) -> SaddlesError:
     return SaddlesError(f"{file.name} cannot be read ({why}). It may be incomplete: fetch it again.")
 
 
+@runtime_checkable
 class Part(Protocol):
     """One part of a data set, such as train: rows by number, columns by name."""
 
