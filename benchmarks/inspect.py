@@ -92,7 +92,7 @@ import resource, sys, time, json
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 import saddles, numpy, xarray, zarr, torch, scipy.sparse.linalg
 from saddles.probe.inspection import inspect
-from saddles.core.trajectory import save
+from saddles.core.store import save
 torch.linalg.eigvalsh(torch.eye(64, dtype=torch.float64)); before = peak()
 began, spent = time.perf_counter(), time.process_time()
 tree = inspect(sys.argv[1], modules=sys.argv[2] == "all")

@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context, Experiment, Size, find
-from saddles.core.trajectory import Trajectory, make_trajectory, save
+from saddles.core.store import save
+from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.sweeps.api import sweep
 from saddles.sweeps.cells import Job, Task, compute
 

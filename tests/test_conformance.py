@@ -10,7 +10,7 @@ import xarray as xr
 
 import saddles
 from saddles.core.experiment import LABS, SIZES, Context, registry
-from saddles.core.trajectory import load, save
+from saddles.core.store import load, save
 
 ROWS = registry()
 RECORDED = {"transformers", "diffusion"}

@@ -10,8 +10,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "saddles"
 LABS = {"linear", "diagonal", "concepts", "margin", "transformers", "diffusion"}
 ORDER = [
-    {"errors"}, {"runtime"}, {"core"}, {"solvers"}, {"measures"}, {"figures"}, {"probe"}, {"training"}, LABS,
-    {"studies", "sweeps"}, {"report"}, {"explorer"}, {"cli"},
+    {"errors", "protocols"}, {"runtime"}, {"core"}, {"solvers"}, {"measures"}, {"figures"}, {"probe"}, {"training"},
+    LABS, {"studies", "sweeps"}, {"report"}, {"explorer"}, {"cli"},
 ]  # fmt: skip
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 

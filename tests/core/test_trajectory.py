@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from saddles.core.trajectory import SCHEMA, export, load, make_trajectory, save
+from saddles.core.store import export, load, save
+from saddles.core.trajectory import SCHEMA, make_trajectory
 from saddles.errors import SaddlesError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from saddles.core.experiment import Context
-from saddles.core.trajectory import load, save
+from saddles.core.store import load, save
 from saddles.diagonal.experiments import EXPERIMENTS
 
 FAST = ("figure-2", "linear", "figure-11", "full-head")

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from saddles.core.experiment import Context
-from saddles.core.trajectory import load, save
+from saddles.core.store import load, save
 from saddles.errors import MissingDataError, SaddlesError
 from saddles.margin.experiments import EXPERIMENTS, diagonal, general, real_tokens
 from saddles.margin.experiments.table import fall_rate, on_norms

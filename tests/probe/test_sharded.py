@@ -12,7 +12,7 @@ import small_models
 import torch
 
 from saddles import probe
-from saddles.core.trajectory import load
+from saddles.core.store import load
 from saddles.errors import SaddlesError
 from saddles.probe import heads
 
@@ -25,7 +25,7 @@ import torch, torch.distributed as dist
 import small_models
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from saddles.core.trajectory import save
+from saddles.core.store import save
 from saddles.probe import spectra, watch
 
 rank, folder = int(sys.argv[1]), sys.argv[2]

@@ -10,7 +10,7 @@ import small_models
 import torch
 
 from saddles import probe
-from saddles.core.trajectory import load, save
+from saddles.core.store import load, save
 from saddles.errors import SaddlesError
 from saddles.probe import find_layout, heads
 

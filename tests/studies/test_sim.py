@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from saddles.core.trajectory import load, make_trajectory, save
+from saddles.core.store import load, save
+from saddles.core.trajectory import make_trajectory
 from saddles.errors import SaddlesError
 from saddles.studies import order_against_sim, sim_for
 

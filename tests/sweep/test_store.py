@@ -12,7 +12,7 @@ import xarray as xr
 
 import saddles
 from saddles.core.experiment import Context
-from saddles.core.trajectory import load, save
+from saddles.core.store import load, save
 from saddles.errors import SaddlesError
 from saddles.sweeps import arrays
 from saddles.sweeps.cells import Job, Outcome, Packed, Task, compute

@@ -16,7 +16,7 @@ import xarray as xr
 from saddles.core.experiment import registry
 from saddles.core.run import resume, run_experiment
 from saddles.core.status import Ending, Status
-from saddles.core.trajectory import load
+from saddles.core.store import load
 from saddles.errors import MissingDataError
 from saddles.transformers.experiments.common import INSTANTS, thinned
 from saddles.transformers.experiments.verdicts import growth, growth_claims, scale_claims, spearman

@@ -185,7 +185,7 @@ def compare(
 ) -> None:
     """Compare two stored trajectories variable by variable."""
     from saddles.core.compare import compare as work
-    from saddles.core.trajectory import load
+    from saddles.core.store import load
 
     errors = work(load(measured), load(predicted))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -209,7 +209,7 @@ def study(
     out_: Annotated[Path | None, typer.Option("--out", help=".zarr folder to write; must not exist")] = None,
 ) -> None:
     """Compare a diffusion model's order and speed of concept learning with the SIM task."""
-    from saddles.core.trajectory import save
+    from saddles.core.store import save
     from saddles.studies import order_against_sim
 
     found = order_against_sim(measured, sim)
@@ -246,8 +246,8 @@ def export(
     out_: Annotated[Path | None, typer.Option("--out", help="file to write; default: beside the trajectory")] = None,
 ) -> None:
     """Write a stored trajectory as CSV tables or as one NetCDF file."""
-    from saddles.core.trajectory import export as work
-    from saddles.core.trajectory import load
+    from saddles.core.store import export as work
+    from saddles.core.store import load
 
     trajectory = load(run_)
     ending = {"csv": "csv", "netcdf": "nc"}.get(to, to)

@@ -19,21 +19,4 @@ if TYPE_CHECKING:
     from saddles.solvers.methods import GradientDescent as GradientDescent
     from saddles.solvers.methods import GradientFlow as GradientFlow
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "GradientDescent": "saddles.solvers.methods",
-        "GradientFlow": "saddles.solvers.methods",
-        "Identity": "saddles.concepts.task",
-        "MLP": "saddles.concepts.model",
-        "OneLayer": "saddles.concepts.model",
-        "OneLayerTheory": "saddles.concepts.theory",
-        "SGD": "saddles.concepts.sgd",
-        "SymmetricTwoLayer": "saddles.concepts.model",
-        "TwoLayerTheory": "saddles.concepts.theory",
-        "assumptions": "saddles.concepts.lemmas",
-        "events": "saddles.concepts.schedule",
-        "failure": "saddles.concepts.failures",
-        "stages": "saddles.concepts.schedule",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

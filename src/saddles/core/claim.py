@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 Relation = Literal["<=", ">="]
 Verdict = Literal["holds", "fails", "not_applicable"]
@@ -14,7 +15,7 @@ Verdict = Literal["holds", "fails", "not_applicable"]
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim and what became of it.
+    """One claim and its verdict.
 
     `value` is the worst over the seeds, `spread` the largest minus the smallest, `seeds`
     how many independent runs stand behind it. `reason` explains a verdict that is not
@@ -39,14 +40,14 @@ def check(
     *,
     paper: str,
     where: str,
-    values: Any,
+    values: npt.ArrayLike,
     relation: Relation,
     threshold: float,
     size: str,
     sizes: Sequence[str] = ("laptop", "gpu", "paper"),
     not_applicable: str = "",
 ) -> Claim:
-    """Judge a claim from one number a seed.
+    """Judge a claim from one number per seed.
 
     Args:
         values: a number, or an array with one for each seed; the worst one is judged.

@@ -22,15 +22,13 @@ def check_codecs(store: Path) -> None:
         try:
             facts = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise SaddlesError.about(
-                f"{file} could not be read ({error})", "a stored trajectory is needed", "was it made by `saddles run`?"
-            ) from error
+            raise SaddlesError(f"{file} cannot be read as part of a stored trajectory ({error}).") from error
         for name in _codecs(facts):
             if name.removeprefix("numcodecs.") not in HARMLESS:
-                raise SaddlesError.about(
-                    f"{store} asks for the codec {name!r}", "stores are read without running code of theirs",
-                    "store it anew with saddles.save",
-                )  # fmt: skip
+                raise SaddlesError(
+                    f"{store} asks for the codec {name!r}, which could run code, and is not read. "
+                    "Store the data again with saddles.save."
+                )
 
 
 def _codecs(facts: Any) -> Iterator[str]:

@@ -31,10 +31,10 @@ def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
         and np.issubdtype(measured[name].dtype, np.number)
     ]
     if not shared:
-        raise SaddlesError.about(
-            f"{sorted(map(str, measured.data_vars))} and {sorted(map(str, predicted.data_vars))} came",
-            "two trajectories with a common variable over time are compared",
-            "ask both for the same `keep`",
+        ours, theirs = (", ".join(sorted(map(str, data.data_vars))) for data in (measured, predicted))
+        raise SaddlesError(
+            f"The two trajectories must share a variable over time; they have {ours} and {theirs}. "
+            "Give both the same `keep`."
         )
     clock = "step" if "step" in measured.coords and "step" in predicted.coords else "time"
     left, right, how = _align(measured[shared], predicted[shared], clock)
@@ -63,10 +63,9 @@ def _align(measured: xr.Dataset, predicted: xr.Dataset, clock: str) -> tuple[xr.
         return measured.isel(time=same), predicted.isel(time=nearest[same]), "common instants"
     inside = (measured["time"] >= float(predicted["time"][0])) & (measured["time"] <= float(predicted["time"][-1]))
     if int(inside.sum()) < 1 or predicted.sizes["time"] < 2:
-        raise SaddlesError.about(
-            f"times {ours[0]:.4g} to {ours[-1]:.4g} and {theirs[0]:.4g} to {theirs[-1]:.4g} came",
-            "the two clocks must overlap",
-            "pass the same `times` to both",
+        raise SaddlesError(
+            f"The two clocks must overlap; they run from {ours[0]:.4g} to {ours[-1]:.4g} and from {theirs[0]:.4g} to "
+            f"{theirs[-1]:.4g}. Pass the same `times` to both."
         )
     left = measured.isel(time=np.flatnonzero(inside.values))
     plain = predicted.drop_vars([name for name in predicted.coords if name not in predicted.dims])
@@ -77,10 +76,8 @@ def _errors(measured: xr.DataArray, predicted: xr.DataArray) -> list[float]:
     ours = measured.transpose("time", ...)
     theirs = predicted.transpose(*ours.dims)
     if ours.shape != theirs.shape:
-        raise SaddlesError.about(
-            f"{measured.name} of shapes {ours.shape} and {theirs.shape} came",
-            "shapes must agree",
-            "compare runs of the same task",
+        raise SaddlesError(
+            f"Shapes of {measured.name} must agree; got {ours.shape} and {theirs.shape}. Compare runs of the same task."
         )
     m = ours.values.reshape(ours.sizes["time"], -1).astype(float)
     gap = m - theirs.values.reshape(m.shape)

@@ -22,7 +22,7 @@ def use_data(folder: Path | None) -> None:
     if folder is None:
         return
     if not folder.is_dir():
-        raise SaddlesError.about(f"--data {folder} came", "it is not a folder", "give the folder that holds the files")
+        raise SaddlesError(f"--data must be a folder that holds data sets; {folder} is not a folder.")
     os.environ["SADDLES_DATA"] = str(folder)
 
 
@@ -40,10 +40,9 @@ def require_data(names: tuple[str, ...]) -> None:
     found = find_data()
     missing = [name for name in names if found.get(name) is None]
     if missing:
-        raise MissingDataError.about(
-            f"no {', '.join(missing)} was found",
-            "this experiment needs it",
-            f"set SADDLES_DATA or use --data FOLDER, where {' and '.join(map(_files, missing))} is looked for",
+        raise MissingDataError(
+            f"The data set {', '.join(missing)} was not found. Set SADDLES_DATA or use --data FOLDER with "
+            f"{' and '.join(map(_files, missing))} in it."
         )
 
 

@@ -1,150 +1,200 @@
 """The two verbs: `simulate` a model's training, `predict` it from theory.
 
-A lab is a package with the modules `simulate` and `theory`. A model is simulated by the
-`simulate` module beside its class; a theory predicts through the `theory` module it
-lives in. Both get one setting at a time: lists of seeds or settings are laid out here.
+They ask the object itself (see `saddles.protocols`), one run at a time. What is done here is the same for every lab:
+arguments are checked, those without a meaning are refused, and lists of seeds or settings become axes of the result.
 """
 
 import dataclasses
 import importlib
+import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
+from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import check_precision, check_seeds, check_times
 from saddles.errors import SaddlesError
+from saddles.protocols import Model, Theory
 
-AXIS = {"axis": True}
-"""Metadata of a dataclass field that may be a list and then becomes an axis of the result."""
+DEFAULTS: dict[str, object] = {"times": None, "seed": 0, "keep": None, "device": None, "precision": "float64"}
+"""What each argument is where it is not given."""
 
 
 def simulate(
-    model: Any,
-    task: Any,
-    method: Any,
+    model: Model,
+    task: object,
+    method: object,
     *,
-    times: Any = None,
+    times: npt.ArrayLike | None = None,
     seed: int | Sequence[int] = 0,
     keep: Sequence[str] | None = None,
     device: str | None = None,
     precision: str = "float64",
+    **options: Any,  # further keywords of the model's own `simulate`
 ) -> Trajectory:
     """Train a model on a task by a method and return the labelled trajectory.
 
     Args:
-        model: what is trained, for instance `saddles.linear.TwoLayer(...)`.
+        model: what is trained, for instance `saddles.linear.TwoLayer(...)`, or an object of your own (`saddles.Model`).
         task: what it is trained on, for instance `saddles.linear.Denoising(...)`.
         method: how, for instance `saddles.linear.GradientDescent(...)`.
-        times: gradient times to save at, increasing; None lets the method decide
+        times: instants to save at, in the unit of the result's `time`, increasing; None leaves them to the method
             (until converged, within its stated limit).
-        seed: seed of the model's initial weights; a list adds the axis `seed`.
-        keep: names of large variables to keep (the lab's docstring lists them).
-        device: "cpu", "gpu", or "gpu:1"; None is JAX's default.
+        seed: all randomness of a run derives from it; a list adds the axis `seed`.
+        keep: names of large variables to keep (the model's docstring lists them); None keeps those that are small.
+        device: "cpu", "gpu", or "gpu:1"; None is the default device.
         precision: "float64" or "float32".
+        options: passed on to the model.
 
-    A field of the model or the method that accepts a list (such as width, variance or log_alpha) adds an
-    axis of its name. Where the runs' clocks then differ, `time` is the clock that `times` are given in, and
-    each run's own is kept as `own_time`.
+    A field of the model or the method that accepts a list (such as width, variance or log_alpha) adds an axis of its
+    name. An argument that has no meaning for this model is refused.
     """
-    run = _room(model, "simulate", "a model").simulate
-    return _lay_out(run, model, task, method, times, seed, keep, device, precision)
+    run = _verb(model, Model, "simulate", "model")
+    given = {"times": times, "seed": seed, "keep": keep, "device": device, "precision": precision}
+    return _lay_out(_Call(run, model, task, method, model_first=True), given, options)
 
 
 def predict(
-    model: Any,
-    task: Any,
-    theory: Any,
+    model: object,
+    task: object,
+    theory: Theory,
     *,
-    times: Any = None,
+    times: npt.ArrayLike | None = None,
     seed: int | Sequence[int] = 0,
     keep: Sequence[str] | None = None,
     device: str | None = None,
     precision: str = "float64",
+    **options: Any,  # further keywords of the theory's own `predict`
 ) -> Trajectory:
-    """Predict what `simulate` would give from a theory; same arguments, same result type."""
-    run = _room(theory, "theory", "a theory").predict
-    return _lay_out(run, model, task, theory, times, seed, keep, device, precision)
+    """Predict what `simulate` would give from a theory; same arguments, same type of result."""
+    run = _verb(theory, Theory, "predict", "theory")
+    given = {"times": times, "seed": seed, "keep": keep, "device": device, "precision": precision}
+    return _lay_out(_Call(run, model, task, theory, model_first=False), given, options)
 
 
-def _room(thing: Any, name: str, what: str) -> Any:
+def _verb(thing: object, protocol: type, name: str, kind: str) -> str:
+    if isinstance(thing, type):
+        raise SaddlesError(f"The {kind} must be an object, not a class: write {thing.__name__}(...).")
+    if not isinstance(thing, protocol) and not _legacy(thing, name):
+        raise SaddlesError(
+            f"The {kind} must have a method `{name}`; {type(thing).__name__} has none. "
+            "See saddles.protocols, or use one of a lab, such as saddles.linear."
+        )
+    return name
+
+
+def _legacy(thing: object, name: str) -> Any:
+    """The lab's module beside a class that has not been converted yet."""
     package = type(thing).__module__.rpartition(".")[0]
-    if package:
-        try:
-            room = importlib.import_module(f"{package}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{package}.{name}":
-                raise
-        else:
-            return room
-    raise SaddlesError.about(
-        f"{type(thing).__name__} came as {what}",
-        f"its package needs a module `{name}`",
-        "use one of a lab, such as saddles.linear",
-    )
+    try:
+        return getattr(importlib.import_module(f"{package}.{'simulate' if name == 'simulate' else 'theory'}"), name)
+    except (ImportError, AttributeError, ValueError):
+        return None
 
 
-def _lay_out(
-    run: Callable[..., Trajectory],
-    model: Any, task: Any, method: Any, times: Any, seed: Any, keep: Any, device: Any, precision: str,
-) -> Trajectory:  # fmt: skip
-    if precision not in ("float64", "float32"):
-        raise SaddlesError.about(f"precision={precision!r} came", "float64 or float32 is run", "leave it out")
-    axes: dict[str, list[Any]] = {}
-    for owner in (model, method):
-        axes |= {name: list(getattr(owner, name)) for name in _listed(owner)}
-    if not isinstance(seed, int):
-        axes["seed"] = [int(s) for s in seed]
-    if any(not values for values in axes.values()):
-        raise SaddlesError.about(f"an empty list came for {sorted(axes)}", "at least one value is needed", "give one")
-    options = {"keep": keep, "device": device, "precision": precision}
+@dataclass(frozen=True)
+class _Call:
+    """A model, a task and a method (or theory), and which of them is asked."""
+
+    verb: str
+    model: Any
+    task: Any
+    other: Any
+    model_first: bool
+
+    @property
+    def asked(self) -> Any:
+        return self.model if self.model_first else self.other
+
+    def __call__(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        if not hasattr(self.asked, name):
+            return _legacy(self.asked, name)(self.model, self.task, self.other, **arguments)
+        rest = (self.task, self.other) if self.model_first else (self.model, self.task)
+        return getattr(self.asked, name)(*rest, **arguments)
+
+    def fitting(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the arguments that the method called `name` takes."""
+        if not hasattr(self.asked, name):
+            return dict(arguments)
+        parameters = inspect.signature(getattr(self.asked, name)).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return dict(arguments)
+        return {key: value for key, value in arguments.items() if key in parameters}
+
+    def chosen(self, values: Mapping[str, Any]) -> "_Call":
+        """The same with single values in the place of lists."""
+        return dataclasses.replace(self, model=_with(self.model, values), other=_with(self.other, values))
+
+
+def _lay_out(call: _Call, given: dict[str, Any], options: Mapping[str, Any]) -> Trajectory:
+    """Check the arguments, run once per combination of listed values, and stack the runs."""
+    check_precision(given["precision"])
+    given["times"], seeds = check_times(given["times"]), check_seeds(given["seed"])
+    arguments = {**given, **options}
+    taken = call.fitting(call.verb, arguments)
+    _refuse_unused(call, {key: arguments[key] for key in arguments if key not in taken})
+    if seeds != 0:
+        _refuse_seed(call)
+    axes = {name: list(getattr(owner, name)) for owner in (call.model, call.other) for name in listed(owner)}
+    if isinstance(seeds, list):
+        axes["seed"] = seeds
     if not axes:
-        return run(model, task, method, times=times, seed=seed, **options)
+        return call(call.verb, taken)
+    for name, values in axes.items():
+        if not len(values):
+            raise SaddlesError.must_be(name, "a value or a list of at least one", values)
     runs = {}
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        runs[values] = (
-            _with(model, chosen),
-            task,
-            _with(method, chosen),
-            {"seed": chosen.get("seed", seed), **options},
+        own = {"seed": chosen["seed"]} if "seed" in chosen else {}
+        runs[values] = (call.chosen(chosen), taken | own)
+    reasons: list[Status] = []
+    if taken.get("times") is None and hasattr(call.asked, "horizon"):
+        clock, reasons = _common_clock(list(runs.values()))
+        runs = {key: (one, words | {"times": clock}) for key, (one, words) in runs.items()}
+    results = {key: one(one.verb, words) for key, (one, words) in runs.items()}
+    return _stack(results, axes, reasons)
+
+
+def _refuse_unused(call: _Call, unused: Mapping[str, Any]) -> None:
+    """An argument that would be ignored is an error, unless it was not given."""
+    for name, value in unused.items():
+        if name in DEFAULTS and (value is None or (np.ndim(value) == 0 and value == DEFAULTS[name])):
+            continue
+        parameters = inspect.signature(getattr(call.asked, call.verb)).parameters
+        known = [key for key, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+        takes = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise SaddlesError(f"`{name}` has no meaning for {type(call.asked).__name__}: {takes}. Leave it out.")
+
+
+def _refuse_seed(call: _Call) -> None:
+    if not getattr(call.model, "random", True) and not getattr(call.other, "random", False):
+        raise SaddlesError(
+            f"`seed` has no effect: nothing is random in {type(call.model).__name__} with given weights and "
+            f"{type(call.other).__name__}. Leave it out."
         )
-    made = {key: run(*who, times=times, **how) for key, (*who, how) in runs.items()}
-    if times is None and not any("step" in one.coords for one in made.values()):
-        longest = max((_clock(one) for one in made.values()), key=lambda clock: clock[-1])
-        made = {
-            key: one if np.array_equal(_clock(one), longest) else run(*runs[key][:-1], times=longest, **runs[key][-1])
-            for key, one in made.items()
-        }
-    return _stack(_on_one_clock(made), axes)
 
 
-def _clock(run: Trajectory) -> np.ndarray:
-    """The clock that `times` are given in: `time`, or the coordinate that the run's attribute `clock` names."""
-    return run[run.attrs.get("clock", "time")].values
+def _common_clock(runs: Sequence[tuple[_Call, Mapping[str, Any]]]) -> tuple[np.ndarray | None, list[Status]]:
+    """The longest of the clocks that the runs would choose, so that each is run once, on one clock."""
+    clocks: list[np.ndarray] = []
+    statuses: list[Status] = []
+    for one, words in runs:
+        clock, status = one("horizon", one.fitting("horizon", words))
+        statuses.append(status)
+        if clock is not None:
+            clocks.append(clock)
+    return max(clocks, key=lambda clock: clock[-1], default=None), statuses
 
 
-def _on_one_clock(made: dict[tuple[Any, ...], Trajectory]) -> dict[tuple[Any, ...], Trajectory]:
-    """Runs that share the clock that was asked for (up to rounding) but not their own are put on the former."""
-    one, *others = made.values()
-    clock = _clock(one)
-    shared = all(len(_clock(other)) == len(clock) and np.allclose(_clock(other), clock) for other in others)
-    if not shared or all(np.array_equal(one["time"].values, other["time"].values) for other in others):
-        return made
-    return {key: _moved(run, clock) for key, run in made.items()}
-
-
-def _moved(run: Trajectory, clock: np.ndarray) -> Trajectory:
-    name, own = run.attrs.get("clock", "time"), run["time"]
-    moved = run.assign_coords(time=clock).assign(own_time=("time", own.values))
-    moved["time"].attrs["unit"] = own.attrs.get("unit", "") if name == "time" else name.replace("_", " ")
-    moved["own_time"].attrs |= own.attrs
-    return moved if name == "time" else moved.drop_vars(name)
-
-
-def _listed(owner: Any) -> list[str]:
+def listed(owner: object) -> list[str]:
+    """Names of the fields that may be lists (`metadata=AXIS`) and are."""
     if not dataclasses.is_dataclass(owner):
         return []
     return [
@@ -154,15 +204,19 @@ def _listed(owner: Any) -> list[str]:
     ]
 
 
-def _with(owner: Any, chosen: dict[str, Any]) -> Any:
-    changes = {name: chosen[name] for name in _listed(owner)}
+def _with(owner: Any, chosen: Mapping[str, Any]) -> Any:
+    changes = {name: chosen[name] for name in listed(owner)}
     return dataclasses.replace(owner, **changes) if changes else owner
 
 
-def _stack(made: dict[tuple[Any, ...], Trajectory], axes: dict[str, list[Any]]) -> Trajectory:
-    names, grid = list(axes), dict(made)
-    statuses = sorted({one.attrs["status"] for one in made.values()})
-    for depth in range(len(names), 0, -1):
+def _stack(
+    results: dict[tuple[Any, ...], Trajectory], axes: dict[str, list[Any]], reasons: Sequence[Status]
+) -> Trajectory:
+    first, *others = results.values()
+    if any(not _same_clock(first, other) for other in others):
+        raise SaddlesError("The runs save at different times and cannot share one axis. Give `times`.")
+    names, grid = list(axes), dict(results)
+    for depth in range(len(names), 0, -1):  # join along the last axis first, so that axes come in the order given
         groups: dict[tuple[Any, ...], list[Trajectory]] = {}
         for key, one in grid.items():
             groups.setdefault(key[: depth - 1], []).append(one)
@@ -174,8 +228,19 @@ def _stack(made: dict[tuple[Any, ...], Trajectory], axes: dict[str, list[Any]]) 
         }  # fmt: skip
     (whole,) = grid.values()
     whole = whole.transpose("time", *names, ...)
-    whole.attrs["status"] = statuses[0] if len(statuses) == 1 else "; ".join(statuses)
-    whole.attrs["wall_time_s"] = sum(one.attrs["wall_time_s"] for one in made.values())
-    whole.attrs["gradient_evaluations"] = sum(one.attrs["gradient_evaluations"] for one in made.values())
+    ended = [status_of(one) for one in results.values()]
+    stopped_early = [reason for reason in reasons if not reason.ok]
+    whole.attrs["status"] = str(Status.all_of([*stopped_early, *ended]))
+    for name in ("wall_time_s", "gradient_evaluations"):
+        whole.attrs[name] = sum(one.attrs.get(name, 0) for one in results.values())
     whole.attrs.pop("seed", None)
     return whole
+
+
+def _same_clock(one: Trajectory, other: Trajectory) -> bool:
+    """Equal clocks; runs in steps may end early (diverged), and then share the clock as far as both go."""
+    ours, theirs = one["time"].values, other["time"].values
+    if "step" in one.coords and "step" in other.coords:
+        shorter = min(len(ours), len(theirs))
+        return bool(np.array_equal(ours[:shorter], theirs[:shorter]))
+    return len(ours) == len(theirs) and bool(np.array_equal(ours, theirs))

@@ -1,23 +1,37 @@
 """Experiments: a paper's figure or theorem as something that runs, is judged, and is drawn.
 
-An experiment is a row of metadata and the name of a module with three functions:
+    @dataclass(frozen=True)
+    class Settings:
+        dim: Annotated[int, "rows and columns of the matrix"]
+        seeds: Annotated[int, "independent runs behind each claim"] = 3
 
-    run(settings, context) -> Trajectory      # computes; context gives seeds and stores parts
-    claims(trajectory, size) -> list[Claim]   # judges, from the trajectory alone
-    figure(trajectory) -> matplotlib Figure   # draws, from the trajectory alone
+    def run(settings: Settings, context: Context) -> Trajectory: ...      # computes
+    def claims(trajectory: Trajectory, size: str) -> list[Claim]: ...     # judges, from the trajectory alone
+    def figure(trajectory: Trajectory) -> Figure: ...                     # draws, from the trajectory alone
 
-A lab lists its experiments in `EXPERIMENTS` of its `experiments` package. Users' own come in
-through `register` or through the entry point group `saddles.experiments`, each entry naming
-a list of `Experiment`.
+    EXPERIMENT = Experiment(
+        "linear/early-stopping",
+        "The test error is smallest on the way, not at the end",
+        "tu2024mixed",
+        sizes={"tiny": Size(3, Settings(dim=24)), "laptop": Size(10, Settings(dim=100))},
+        run=run, claims=claims, figure=figure,
+    )
+
+A lab lists its experiments in `EXPERIMENTS` of its `experiments` package. Your own come in through `register`, or
+through the entry point group `saddles.experiments`, each entry naming a list of `Experiment`.
+
+Listing experiments must stay fast: a module that defines one imports labs and figures as lazy packages
+(`from saddles import figures, linear`, then `linear.TwoLayer(...)`), not their modules, so that neither JAX nor
+torch nor matplotlib is loaded before something runs.
 """
 
-import difflib
+import dataclasses
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -31,76 +45,27 @@ LABS = ("linear", "diagonal", "concepts", "margin", "transformers", "diffusion")
 
 SIZES = ("tiny", "laptop", "gpu", "paper")
 
+S = TypeVar("S")
+"""An experiment's settings: a frozen dataclass whose fields are documented with `Annotated[type, "what it is"]`."""
+
 
 @dataclass(frozen=True)
-class Size:
+class Size(Generic[S]):
     """Settings of an experiment at one size, and about how long they take on two cores (or one GPU)."""
 
     seconds: float
-    settings: Mapping[str, Any]
+    settings: S
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A row of the registry; see the module for what `module` must hold.
+class Drawing(Protocol):
+    """What `figure` returns: a matplotlib figure, or anything that can save itself."""
 
-    `needs` lists data sets, or settings that hold one: a size with source="cifar10" needs it, one with source="made"
-    or with a folder of the user's does not.
-
-    `together` lists settings (and "seed") in which cells of a sweep may differ and still be computed by one program:
-    the module then has run_many(settings, contexts) -> [Trajectory, ...], each with the bytes that `run` gives.
-    """
-
-    name: str
-    title: str
-    paper: str
-    module: str
-    sizes: Mapping[str, Size]
-    default: str = "laptop"
-    needs: tuple[str, ...] = ()
-    together: tuple[str, ...] = ()
-
-    @property
-    def lab(self) -> str:
-        """The part of the name before the slash."""
-        return self.name.partition("/")[0]
-
-    def load(self) -> "ExperimentModule":
-        """Import the module that computes, judges and draws."""
-        return importlib.import_module(self.module)  # type: ignore[return-value]
-
-    def data(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The data sets that must be at hand to run with these settings."""
-        named = [name for name in self.needs if name not in settings]
-        return (*named, *(settings[name] for name in self.needs if settings.get(name) in SETS))
-
-    def settings(self, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The settings of a size with some changed; unknown names and wrong types are refused."""
-        if size not in self.sizes:
-            raise SaddlesError.about(
-                f"the size {size!r} came", f"{self.name} has {', '.join(self.sizes)}", "choose one of them"
-            )
-        settings = dict(self.sizes[size].settings)
-        for key, value in (changes or {}).items():
-            if key not in settings:
-                raise SaddlesError.about(
-                    f"the setting {key!r} came",
-                    f"{self.name} has {', '.join(settings)}",
-                    _closest(key, list(settings)),
-                )
-            settings[key] = _like(settings[key], value, key)
-        return settings
+    def savefig(self, fname: Any, **options: Any) -> None:  # as matplotlib declares it
+        """Write the picture."""
+        ...
 
 
-class ExperimentModule(Protocol):
-    """What an experiment's module holds."""
-
-    run: Callable[[dict[str, Any], "Context"], Trajectory]
-    claims: Callable[[Trajectory, str], list[Claim]]
-    figure: Callable[[Trajectory], Any]
-
-
-Store = Callable[[str, Callable[[], Trajectory]], Trajectory]
+Part = Callable[[str, Callable[[], Trajectory]], Trajectory]
 Folder = Callable[[str], Path | None]
 
 
@@ -118,7 +83,7 @@ class Context:
 
     seed: int = 0
     size: str = "tiny"
-    part: Store = field(default=_compute, repr=False)
+    part: Part = field(default=_compute, repr=False)
     """part(name, make): a piece of the work, stored when done and not repeated on resume."""
     folder: Folder = field(default=_nowhere, repr=False)
     """folder(name): where a piece keeps checkpoints while it runs, removed at the end; None where nothing is kept."""
@@ -128,45 +93,134 @@ class Context:
         return [int(s) for s in np.random.SeedSequence(self.seed).generate_state(count)]
 
 
-_own: dict[str, Experiment] = {}
+@dataclass(frozen=True)
+class _Late:
+    """A function of a module that is named by text; for experiments that have not been converted yet."""
+
+    module: str
+    name: str
+
+    def __call__(self, *words: Any) -> Any:
+        return getattr(importlib.import_module(self.module), self.name)(*words)
 
 
-def register(experiment: Experiment) -> Experiment:
+@dataclass(frozen=True, eq=False)
+class Experiment(Generic[S]):
+    """An experiment; the module's docstring shows one.
+
+    Args:
+        name: lab/name, as it is written on the command line.
+        title: one line for lists.
+        paper: key of the paper in docs/references.bib.
+        sizes: settings at each size; all sizes have the same fields.
+        run: run(settings, context) computes.
+        claims: claims(trajectory, size) judges.
+        figure: figure(trajectory) draws.
+        default: the size that is run where none is given.
+        needs: data sets, or names of settings that hold one: a size with source="cifar10" needs it, one with
+            source="made" or with a folder of the user's does not.
+        together: settings (and "seed") in which cells of a sweep may differ and still be computed by one program.
+        run_many: run_many(list of settings, list of contexts) does that; each result has the bytes that `run` gives.
+    """
+
+    name: str
+    title: str
+    paper: str
+    module: str = ""
+    sizes: Mapping[str, Size[S]] = field(default_factory=dict)
+    default: str = "laptop"
+    needs: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+    run: Callable[[S, Context], Trajectory] = None  # type: ignore[assignment]
+    claims: Callable[[Trajectory, str], list[Claim]] = None  # type: ignore[assignment]
+    figure: Callable[[Trajectory], Drawing] = None  # type: ignore[assignment]
+    run_many: Callable[[list[S], list[Context]], list[Trajectory]] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.module:
+            return
+        for name in ("run", "claims", "figure", *(["run_many"] if self.together else [])):
+            object.__setattr__(self, name, _Late(self.module, name))
+
+    def load(self) -> "Experiment[S]":
+        """Itself; for code that has not been converted yet."""
+        return self
+
+    @property
+    def lab(self) -> str:
+        """The part of the name before the slash."""
+        return self.name.partition("/")[0]
+
+    def settings(self, size: str, changes: Mapping[str, Any] | None = None) -> S:
+        """The settings of a size with some changed; unknown names and wrong types are refused.
+
+        Args:
+            changes: name -> value; text (from the command line) is read as the type of the setting.
+        """
+        if size not in self.sizes:
+            raise SaddlesError.must_be("size", f"one of {', '.join(self.sizes)} for {self.name}", size)
+        base = self.sizes[size].settings
+        values = as_dict(base)
+        typed: dict[str, Any] = {}
+        for key, value in (changes or {}).items():
+            if key not in values:
+                raise SaddlesError.unknown(f"setting of {self.name}", key, values)
+            typed[key] = _like(values[key], value, key)
+        return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
+
+    def documentation(self) -> dict[str, str]:
+        """Setting -> what it is."""
+        kind = type(next(iter(self.sizes.values())).settings)
+        hints = get_type_hints(kind, include_extras=True) if dataclasses.is_dataclass(kind) else {}
+        return {name: str(next(iter(getattr(hint, "__metadata__", ("",))))) for name, hint in hints.items()}
+
+    def data(self, settings: S) -> tuple[str, ...]:
+        """The data sets that must be at hand to run with these settings."""
+        values = as_dict(settings)
+        named = [name for name in self.needs if name not in values]
+        return (*named, *(values[name] for name in self.needs if values.get(name) in SETS))
+
+
+def as_dict(settings: object) -> dict[str, Any]:
+    """Settings as a plain dictionary, in the order of their fields."""
+    if isinstance(settings, dict):
+        return dict(settings)
+    assert dataclasses.is_dataclass(settings)
+    return {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
+
+
+_own: dict[str, Experiment[Any]] = {}
+
+
+def register(experiment: Experiment[S]) -> Experiment[S]:
     """Add an experiment of your own to the registry of this process."""
     if experiment.name in registry():
-        raise SaddlesError.about(f"{experiment.name} came", "that name is taken", "choose another")
+        raise SaddlesError(f"An experiment named {experiment.name!r} exists already. Choose another name.")
     _own[experiment.name] = experiment
     return experiment
 
 
-def registry() -> dict[str, Experiment]:
+def registry() -> dict[str, Experiment[Any]]:
     """All experiments by name: those of the labs, of installed packages, and registered ones."""
-    found: dict[str, Experiment] = {}
+    known: dict[str, Experiment[Any]] = {}
     for lab in LABS:
-        rows: list[Experiment] = importlib.import_module(f"saddles.{lab}.experiments").EXPERIMENTS
-        found |= {row.name: row for row in rows}
+        rows: Sequence[Experiment[Any]] = importlib.import_module(f"saddles.{lab}.experiments").EXPERIMENTS
+        known |= {row.name: row for row in rows}
     for entry in importlib.metadata.entry_points(group="saddles.experiments"):
-        found |= {row.name: row for row in entry.load()}
-    return found | _own
+        known |= {row.name: row for row in entry.load()}
+    return known | _own
 
 
-def find(name: str) -> Experiment:
+def find(name: str) -> Experiment[Any]:
     """One experiment by name."""
     known = registry()
     if name not in known:
-        raise SaddlesError.about(
-            f"the experiment {name!r} came", "it is not in the registry", _closest(name, list(known), "`saddles list`")
-        )
+        raise SaddlesError.unknown("experiment", name, known, "`saddles list` shows all of them.")
     return known[name]
 
 
-def _closest(name: str, known: list[str], otherwise: str = "one of them") -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}" if near else f"try {otherwise}"
-
-
-def _like(example: Any, value: Any, key: str) -> Any:
-    """Read a value (often text from the command line) as the type of the default."""
+def _like(example: object, value: Any, key: str) -> Any:
+    """Read a value (often text from the command line) as the type of the setting's present value."""
     try:
         if isinstance(example, bool):
             return {"true": True, "false": False}[str(value).lower()]
@@ -178,14 +232,9 @@ def _like(example: Any, value: Any, key: str) -> Any:
         if isinstance(example, float):
             return float(value)
         if isinstance(example, list | tuple):
-            parts = value.split(",") if isinstance(value, str) else list(value)
-            return [_like(example[0], part, key) for part in parts]
+            parts = value.split(",") if isinstance(value, str) else list(np.atleast_1d(value).tolist())
+            return type(example)(_like(example[0], part, key) for part in parts)
         return str(value)
-    except (ValueError, KeyError, TypeError) as error:
-        raise SaddlesError.about(
-            f"{key}={value!r} came", f"a value like {example!r} is needed", f"write --set {key}={_shown(example)}"
-        ) from error
-
-
-def _shown(example: Any) -> str:
-    return ",".join(map(str, example)) if isinstance(example, list | tuple) else str(example)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        like = ",".join(map(str, example)) if isinstance(example, list | tuple) else str(example)
+        raise SaddlesError.must_be(key, f"a value like {like}", value) from error

@@ -63,15 +63,16 @@ def machine() -> dict[str, Any]:
     }
 
 
-def describe(thing: Any) -> str:
+def describe(thing: object) -> str:
     """Write a frozen object as `Name(field=value, ...)`, arrays by their shape."""
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return repr(thing)
+        plain = type(thing).__repr__ is object.__repr__  # its repr is an address, which differs from run to run
+        return f"{type(thing).__name__}()" if plain else repr(thing)
     shown = [f"{field.name}={_value(getattr(thing, field.name))}" for field in dataclasses.fields(thing) if field.repr]
     return f"{type(thing).__name__}({', '.join(shown)})"
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, np.ndarray) and value.size > 12:
         return f"array{value.shape}"
     if isinstance(value, np.generic | np.ndarray):

@@ -21,13 +21,13 @@ from typing import Any
 import saddles
 from saddles.core.claim import Claim, read_claims, write_claims
 from saddles.core.data import require_data
-from saddles.core.experiment import Context, Experiment, find
+from saddles.core.experiment import Context, Drawing, Experiment, Part, S, as_dict, find
 from saddles.core.provenance import machine, versions
-from saddles.core.trajectory import FINISHED, SCHEMA, Trajectory, load, save
+from saddles.core.status import FINISHED, Ending, Status
+from saddles.core.store import load, save
+from saddles.core.trajectory import SCHEMA, Trajectory
 from saddles.errors import SaddlesError
-
-RUNNING = "running"
-INTERRUPTED = "stopped: interrupted"
+from saddles.runtime.files import explained, write_json
 
 
 @dataclass(frozen=True)
@@ -81,27 +81,27 @@ def run_experiment(
     else:
         folder = planned_folder(row, size=size, seed=seed, changes=changes, out=out, root=root, fresh=fresh)
     record = _record(folder)
-    if record is not None and record["status"] == FINISHED:
+    if record is not None and Status.parse(record["status"]).ok:
         return Run(folder, record, read_claims(folder / "claims.json"), computed=False)
     return _carry_out(row, size, seed, settings, folder)
 
 
 def resume(folder: str | os.PathLike[str]) -> Run:
-    """Go on with an interrupted run; a finished one is shown."""
+    """Resume an interrupted run; a finished one is shown."""
     place = Path(folder)
     record = _record(place)
     if record is None:
-        raise SaddlesError.about(f"{folder} came", "it holds no run.json", "give the folder of an interrupted run")
-    if record["status"] == FINISHED:
+        raise SaddlesError(f"{folder} holds no run.json. Give the folder of an interrupted run.")
+    if Status.parse(record["status"]).ok:
         return Run(place, record, read_claims(place / "claims.json"), computed=False)
     begun, now = record["versions"].get("saddles", "of unknown version"), versions()["saddles"]
     if begun != now:
-        raise SaddlesError.about(
-            f"{folder} was begun with saddles {begun}",
-            f"this is {now}",
-            "start it anew with --fresh",
+        raise SaddlesError(
+            f"{folder} was started with saddles {begun} and cannot be resumed with {now}. Start again with --fresh."
         )
-    return _carry_out(find(record["experiment"]), record["size"], record["seed"], record["settings"], place)
+    row = find(record["experiment"])
+    settings = row.settings(record["size"], record["settings"])
+    return _carry_out(row, record["size"], record["seed"], settings, place)
 
 
 def identity(name: str, settings: Mapping[str, Any], seed: int) -> str:
@@ -127,11 +127,9 @@ def planned_folder(
     if out is not None:
         place = Path(out)
         if _first_process() and place.exists() and (not place.is_dir() or any(place.iterdir())):
-            raise SaddlesError.about(
-                f"{out} exists already", "a run never overwrites", "choose another --out, or go on with --resume"
-            )
+            raise SaddlesError(f"{out} already exists. Choose another --out, or resume it with --resume.")
         return place
-    first = Path(root) / row.name / identity(row.name, {**settings, "size": size}, seed)
+    first = Path(root) / row.name / identity(row.name, {**as_dict(settings), "size": size}, seed)
     if not fresh:
         return first
     names = (first if k == 1 else first.with_name(f"{first.name}-{k}") for k in itertools.count(1))
@@ -144,15 +142,7 @@ def _record(folder: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise SaddlesError.about(
-            f"{folder / 'run.json'} cannot be read", "it must be JSON", "remove the folder"
-        ) from error
-
-
-def _write_record(folder: Path, record: Mapping[str, Any]) -> None:
-    draft = folder / ".run.json"
-    draft.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    os.replace(draft, folder / "run.json")
+        raise SaddlesError(f"{folder / 'run.json'} cannot be read as JSON. Remove the folder.") from error
 
 
 def _first_process() -> bool:
@@ -160,20 +150,14 @@ def _first_process() -> bool:
     return os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ
 
 
-def _carry_out(row: Experiment, size: str, seed: int, settings: dict[str, Any], folder: Path) -> Run:
+def _carry_out(row: Experiment[S], size: str, seed: int, settings: S, folder: Path) -> Run:
     parts = folder / "parts"
     context = Context(seed=seed, size=size, part=_store(parts), folder=lambda name: parts / name)
     if not _first_process():
-        row.load().run(dict(settings), context)
+        row.run(settings, context)
         return Run(folder, {}, [], computed=True)
-    try:
+    with explained(folder, "Choose another --out, or make room"):
         parts.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SaddlesError.about(
-            f"{folder} cannot be written ({error.strerror})",
-            "a folder with write permission is needed",
-            "choose another --out",
-        ) from error
     before = _record(folder) or {}
     record: dict[str, Any] = {
         "experiment": row.name,
@@ -181,39 +165,39 @@ def _carry_out(row: Experiment, size: str, seed: int, settings: dict[str, Any], 
         "paper": row.paper,
         "size": size,
         "seed": seed,
-        "settings": settings,
-        "status": RUNNING,
+        "settings": as_dict(settings),
+        "status": str(Ending.RUNNING),
         "versions": versions(),
         "machine": machine(),
         "wall_time_s": before.get("wall_time_s", 0.0),
     }
-    _write_record(folder, record)
+    write_json(folder / "run.json", record)
     began = time.perf_counter()
 
     def spent() -> float:
         return round(before.get("wall_time_s", 0.0) + time.perf_counter() - began, 3)
 
-    module = row.load()
     try:
-        trajectory = module.run(dict(settings), context)
+        trajectory = row.run(settings, context)
         trajectory.attrs |= {
-            "experiment": row.name, "size": size, "seed": seed, "settings": json.dumps(settings),
+            "experiment": row.name, "size": size, "seed": seed, "settings": json.dumps(as_dict(settings)),
             "wall_time_s": spent(),
         }  # fmt: skip
-        claims = module.claims(trajectory, size)
-        _write_results(folder, trajectory, claims, module.figure)
+        claims = row.claims(trajectory, size)
+        _write_results(folder, trajectory, claims, row.figure)
     except BaseException as error:
-        stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"stopped: {error}"
-        _write_record(folder, record | {"status": stopped, "wall_time_s": spent()})
+        interrupted = isinstance(error, KeyboardInterrupt)
+        status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
+        write_json(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
         raise
-    record |= {"status": FINISHED, "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
-    _write_record(folder, record)
+    record |= {"status": str(FINISHED), "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
+    write_json(folder / "run.json", record)
     shutil.rmtree(parts, ignore_errors=True)
     return Run(folder, record, claims, computed=True)
 
 
 def _write_results(
-    folder: Path, trajectory: Trajectory, claims: list[Claim], figure: Callable[[Trajectory], Any]
+    folder: Path, trajectory: Trajectory, claims: list[Claim], figure: Callable[[Trajectory], Drawing]
 ) -> None:
     shutil.rmtree(folder / "trajectory.zarr", ignore_errors=True)
     save(trajectory, folder / "trajectory.zarr")
@@ -223,14 +207,14 @@ def _write_results(
     write_claims(claims, folder / "claims.json")
 
 
-def _store(parts: Path) -> Callable[[str, Callable[[], Trajectory]], Trajectory]:
+def _store(parts: Path) -> Part:
     def part(name: str, make: Callable[[], Trajectory]) -> Trajectory:
         place = parts / f"{name}.zarr"
         if place.is_dir():
             return load(place)
-        made = make()
+        result = make()
         if _first_process():
-            save(made, place)
-        return made
+            save(result, place)
+        return result
 
     return part

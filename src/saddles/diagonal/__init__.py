@@ -19,21 +19,4 @@ if TYPE_CHECKING:
     from saddles.diagonal.task import squared_error as squared_error
     from saddles.diagonal.theory import Incremental as Incremental
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "AttentionHead": "saddles.diagonal.model",
-        "Descent": "saddles.diagonal.method",
-        "Diagonal": "saddles.diagonal.model",
-        "DiagonalTransformer": "saddles.diagonal.model",
-        "Flow": "saddles.diagonal.method",
-        "FullHead": "saddles.diagonal.model",
-        "Incremental": "saddles.diagonal.theory",
-        "LinearDiagonal": "saddles.diagonal.model",
-        "Supervised": "saddles.diagonal.task",
-        "TeacherStudent": "saddles.diagonal.task",
-        "check_assumptions": "saddles.diagonal.assumptions",
-        "cross_entropy": "saddles.diagonal.task",
-        "squared_error": "saddles.diagonal.task",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

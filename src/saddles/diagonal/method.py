@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from saddles.core.dispatch import AXIS
 from saddles.errors import SaddlesError
+from saddles.protocols import AXIS
 from saddles.solvers.methods import GradientDescent
 
 SMALLEST = -300.0

@@ -15,17 +15,4 @@ if TYPE_CHECKING:
     from saddles.diffusion.vdm import VDM as VDM
     from saddles.diffusion.vdm import make_vdm as make_vdm
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "VDM": "saddles.diffusion.vdm",
-        "Circles": "saddles.diffusion.images",
-        "ClassifierPlan": "saddles.diffusion.classifier",
-        "Evaluation": "saddles.diffusion.evaluation",
-        "Plan": "saddles.diffusion.training",
-        "UNetShape": "saddles.diffusion.unet",
-        "concept_classifier": "saddles.diffusion.classifier",
-        "make_vdm": "saddles.diffusion.vdm",
-        "train": "saddles.diffusion.training",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -195,7 +195,7 @@ def _to_trajectory(
         steps,
         unit="step",
         coords={"step": ("time", steps), "point": list(CLASSES), "coordinate": list(CONCEPTS)},
-        status=str(status),
+        status=status,
         wall_time=wall,
         gradient_evaluations=history.step,
         lab="diffusion",

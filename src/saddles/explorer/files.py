@@ -7,7 +7,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from saddles.core.trajectory import export, save
+from saddles.core.store import export, save
 
 
 def _tree(found: dict[str, xr.Dataset]) -> xr.DataTree:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.trajectory import load
+from saddles.core.store import load
 from saddles.errors import SaddlesError
 
 DEEPEST = 8

@@ -21,23 +21,4 @@ if TYPE_CHECKING:
     from saddles.solvers.methods import GradientDescent as GradientDescent
     from saddles.solvers.methods import GradientFlow as GradientFlow
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "Aligned": "saddles.linear.theory",
-        "Balanced": "saddles.linear.theory",
-        "Completion": "saddles.linear.task",
-        "Denoising": "saddles.linear.task",
-        "GradientDescent": "saddles.solvers.methods",
-        "GradientFlow": "saddles.solvers.methods",
-        "Lazy": "saddles.linear.theory",
-        "MatrixCost": "saddles.linear.task",
-        "Regression": "saddles.linear.task",
-        "SelfConsistent": "saddles.linear.theory",
-        "Sensing": "saddles.linear.task",
-        "TwoLayer": "saddles.linear.model",
-        "leading_time": "saddles.linear.phases",
-        "phase": "saddles.linear.phases",
-        "recovery_time": "saddles.linear.phases",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.dispatch import AXIS
 from saddles.errors import SaddlesError
+from saddles.protocols import AXIS
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,8 +86,8 @@ def _descent(
     )  # fmt: skip
     chosen = np.isin(done.steps, asked)
     status = done.status
-    if status.startswith("stopped"):
-        status += f" with rate {method.rate:.4g}: try a smaller one"
+    if not status.ok:
+        status = f"{status} with rate {method.rate:.4g}: try a smaller one"
     return to_trajectory(
         {name: values[chosen] for name, values in done.saved.items()},
         method.rate * done.steps[chosen],

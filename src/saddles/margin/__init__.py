@@ -18,20 +18,4 @@ if TYPE_CHECKING:
     from saddles.margin.task import Tokens as Tokens
     from saddles.margin.theory import MaxMargin as MaxMargin
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "Certified": "saddles.margin.certificate",
-        "DiagonalAttention": "saddles.margin.model",
-        "FactoredAttention": "saddles.margin.model",
-        "InfeasibleError": "saddles.margin.certificate",
-        "JointAttention": "saddles.margin.model",
-        "MarginFlow": "saddles.margin.method",
-        "MaxMargin": "saddles.margin.theory",
-        "Tokens": "saddles.margin.task",
-        "aligned_weights": "saddles.margin.model",
-        "check": "saddles.margin.assumptions",
-        "max_margin": "saddles.margin.convex",
-        "solve": "saddles.margin.convex",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

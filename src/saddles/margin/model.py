@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from saddles.core.dispatch import AXIS
 from saddles.errors import SaddlesError
+from saddles.protocols import AXIS
 
 
 def _check_scale(scale: Any) -> None:

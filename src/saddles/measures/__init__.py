@@ -37,39 +37,4 @@ if TYPE_CHECKING:
     from saddles.measures.spectra import best as best
     from saddles.measures.spectra import stable_rank as stable_rank
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "alignment": "saddles.measures.modes",
-        "balance_drift": "saddles.measures.modes",
-        "alignment_defect": "saddles.measures.margins",
-        "count_above": "saddles.measures.margins",
-        "direction_error": "saddles.measures.margins",
-        "effective_rank": "saddles.measures.margins",
-        "kkt_residuals": "saddles.measures.margins",
-        "unit_margin": "saddles.measures.margins",
-        "best": "saddles.measures.spectra",
-        "crossing_time": "saddles.measures.modes",
-        "descents": "saddles.measures.loss_curves",
-        "exponential_tail": "saddles.measures.concept_space",
-        "gram_error": "saddles.measures.modes",
-        "invariant_drift": "saddles.measures.modes",
-        "learning_order": "saddles.measures.concept_space",
-        "learning_times": "saddles.measures.concept_space",
-        "mode_state": "saddles.measures.modes",
-        "plateaus": "saddles.measures.activations",
-        "change_and_floor": "saddles.measures.factored",
-        "change_spectrum": "saddles.measures.factored",
-        "matrix_floor": "saddles.measures.factored",
-        "product_spectrum": "saddles.measures.factored",
-        "rank_measures": "saddles.measures.factored",
-        "spectrum": "saddles.measures.factored",
-        "rank_growth": "saddles.measures.growth",
-        "stable_rank": "saddles.measures.spectra",
-        "stages": "saddles.measures.activations",
-        "order_homomorphism": "saddles.measures.concept_space",
-        "slow_down": "saddles.measures.concept_space",
-        "speed": "saddles.measures.concept_space",
-        "turning_points": "saddles.measures.loss_curves",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

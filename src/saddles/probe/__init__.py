@@ -25,23 +25,4 @@ if TYPE_CHECKING:
     from saddles.probe.weights.live import heads as heads
     from saddles.probe.weights.live import spectra as spectra
 
-_HOMES = {
-    "LoraPlan": "saddles.probe.lora.plan",
-    "LightningSaddles": "saddles.probe.recording.lightning",
-    "SaddlesCallback": "saddles.probe.recording.huggingface",
-    "find_layout": "saddles.probe.layouts.find_heads",
-    "fused": "saddles.probe.layouts.adapters",
-    "heads": "saddles.probe.weights.live",
-    "inspect": "saddles.probe.inspection",
-    "join": "saddles.probe.measuring",
-    "lora_extract": "saddles.probe.lora.adapter",
-    "lora_plan": "saddles.probe.lora.plan",
-    "measure": "saddles.probe.measuring",
-    "recorded": "saddles.probe.recording.journal",
-    "register": "saddles.probe.layouts.adapters",
-    "separate": "saddles.probe.layouts.adapters",
-    "spectra": "saddles.probe.weights.live",
-    "watch": "saddles.probe.recording.recorder",
-}
-
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -25,7 +25,8 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.provenance import machine, versions
-from saddles.core.trajectory import FINISHED, load, save
+from saddles.core.store import load, save
+from saddles.core.trajectory import FINISHED
 from saddles.errors import SaddlesError
 from saddles.measures.factored import rank_measures
 from saddles.probe.layouts.layout import Head, Layout, Module

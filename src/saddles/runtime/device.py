@@ -21,7 +21,7 @@ def on_device(name: str | None) -> Iterator[None]:
         device = jax.devices(platform)[int(number or 0)]
     except (RuntimeError, IndexError, ValueError) as error:
         here = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
-        raise SaddlesError.about(f"device={name!r} came", f"this machine has {here}", "leave it out") from error
+        raise SaddlesError.must_be("device", f"one of this machine's ({here})", name) from error
     with jax.default_device(device):
         yield
 

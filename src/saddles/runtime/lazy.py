@@ -1,32 +1,48 @@
 """Names that are imported when they are first used.
 
-`import saddles` must stay fast, so a package lists where its public names live
-and Python fetches them on demand (PEP 562).
+`import saddles` must stay fast, so a package lists its public names once, where type checkers and editors read them,
+
+    if TYPE_CHECKING:
+        from saddles.linear.model import TwoLayer as TwoLayer
+
+and Python fetches them from there on demand (PEP 562). The package `lazy_loader` does the same from a stub file; it
+takes 10 to 30 ms to import, this 2 ms.
 """
 
 import importlib
+import re
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+
+_EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
 def lazy_exports(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    package: str, file: str, renamed: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for a package.
 
     Args:
         package: the package's `__name__`.
-        homes: public name -> module that holds it. A name whose home ends with
-            `.name` itself is a submodule.
+        file: its `__file__`, whose lines `    from MODULE import NAME as NAME` are the public names.
+        renamed: old name -> new name; the old one works for one release and warns.
     """
+    homes = {name: home for home, name in _EXPORT.findall(Path(file).read_text("utf-8"))}
     names = sorted(homes)
 
-    def fetch(name: str) -> Any:
+    def fetch(name: str) -> object:
+        if renamed and name in renamed:
+            warnings.warn(
+                f"{package}.{name} is now {package}.{renamed[name]}; the old name goes with the next release.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return fetch(renamed[name])
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(homes[name])
-        if homes[name] == f"{package}.{name}":
-            return module
-        return getattr(module, name)
+        if homes[name] == package:  # a part of the package itself, such as saddles.linear
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(homes[name]), name)
 
     return fetch, lambda: names, names

@@ -10,7 +10,6 @@ def need_package(name: str, extra: str) -> None:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise SaddlesError.about(
-            f"the package {error.name or name} was not found", "models are trained with it here",
-            f"pip install 'saddles[{extra}]'",
-        ) from error  # fmt: skip
+        raise SaddlesError(
+            f"The package {error.name or name} is needed here and is not installed. pip install 'saddles[{extra}]'."
+        ) from error

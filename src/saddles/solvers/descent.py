@@ -3,19 +3,27 @@
 import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-import saddles.runtime.float64  # noqa: F401
-from saddles.core.trajectory import DIVERGED, FINISHED
+from saddles.core.status import FINISHED, Ending, Status
+from saddles.runtime.precision import in_double_precision
 from saddles.runtime.progress import bar
 
 BLOCK = 32
-"""Saved steps in one compiled call."""
+"""Saved steps in one compiled call: between calls Python sees Ctrl-C, the progress bar and divergence."""
+
+DIVERGED_AT = 1e8
+"""A guarded number that has grown by this factor counts as diverged: it is on its way to infinity, and stopping here
+keeps the rows before it finite."""
+
+State = TypeVar("State")
+Args = TypeVar("Args")
 
 
 @dataclass(frozen=True)
@@ -23,28 +31,38 @@ class Iteration:
     """What an iteration gave: `saved` has one row for each of `steps`."""
 
     steps: np.ndarray
-    saved: Any
-    state: Any
-    status: str
+    saved: dict[str, np.ndarray]
+    state: Any  # the pytree that `start` was
+    status: Status
     wall_time: float
 
 
 @eqx.filter_jit
-def _block(step: Any, observe: Any, state: Any, args: Any, stride: Any, count: int) -> Any:
-    def one(state: Any, _: Any) -> Any:
+def _block(
+    step: Callable[[State, Args], State],
+    observe: Callable[[State, Args], dict[str, Array]],
+    state: State,
+    args: Args,
+    stride: Array,
+    count: int,
+) -> tuple[State, dict[str, Array]]:
+    """`count` rows of `stride` steps each; the stride is traced, so that one program serves all of them."""
+
+    def one(state: State, _: None) -> tuple[State, dict[str, Array]]:
         state = jax.lax.fori_loop(0, stride, lambda i, s: step(s, args), state)
         return state, observe(state, args)
 
     return jax.lax.scan(one, state, None, length=count)
 
 
+@in_double_precision
 def iterate(
-    step: Callable[[Any, Any], Any],
-    start: Any,
+    step: Callable[[State, Args], State],
+    start: State,
     steps: int,
     *,
-    args: Any = None,
-    observe: Callable[[Any, Any], Any],
+    args: Args = None,
+    observe: Callable[[State, Args], dict[str, Array]],
     guard: str | None = None,
     save_every: int = 1,
     title: str = "descending",
@@ -54,26 +72,25 @@ def iterate(
     Args:
         steps: how many steps; the start and every `save_every`-th step are saved, and the last.
         observe: returns a dictionary of arrays.
-        guard: the entry of `observe` that must stay finite and below 1e8 times its first
-            value; when it does not, the run ends there, keeps the rows before, and its
-            status begins with "stopped: diverged".
+        guard: the entry of `observe` that must stay finite and below `DIVERGED_AT` times its first value; when it
+            does not, the run ends there and keeps the rows before, with status `diverged`.
     """
     began = clock.perf_counter()
     state = jax.tree.map(jnp.asarray, start)
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[None], eqx.filter_jit(observe)(state, args))
     strides = [(save_every, steps // save_every), (steps % save_every, 1 if steps % save_every else 0)]
     counts, kept, status = [np.zeros(1, dtype=int)], [first], FINISHED
-    limit = None if guard is None else 1e8 * max(float(np.abs(first[guard][0])), 1e-300)
+    limit = None if guard is None else DIVERGED_AT * max(float(np.abs(first[guard][0])), np.finfo(float).tiny)
     with bar(title, max(steps, 1)) as progress:
         for stride, rows in strides:
-            while rows > 0 and status == FINISHED:
+            while rows > 0 and status.ok:
                 count = min(rows, BLOCK)
                 state, saved = _block(step, observe, state, args, jnp.asarray(stride), count)
                 saved = jax.tree.map(np.asarray, saved)
                 good = count if guard is None or limit is None else _good_rows(saved[guard], limit)
                 done = counts[-1][-1] + stride * np.arange(1, count + 1)
                 if good < count:
-                    status = f"{DIVERGED} at step {done[good]}"
+                    status = Status(Ending.DIVERGED, f"at step {done[good]}")
                 counts.append(done[:good])
                 kept.append(jax.tree.map(lambda leaf, n=good: leaf[:n], saved))
                 rows -= count

@@ -3,9 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
+from jaxtyping import Array
 
+from saddles.core.status import CONVERGED, FINISHED, Ending, Status
 from saddles.errors import SaddlesError
+from saddles.runtime.precision import in_double_precision
+from saddles.solvers.descent import iterate
+from saddles.solvers.dynamics import Dynamics, Path, State
+from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 
 
 @dataclass(frozen=True)
@@ -13,9 +23,9 @@ class GradientFlow:
     """Gradient flow θ' = −∇L(θ), integrated adaptively.
 
     Args:
-        until: gradient time to stop at; None runs until the lab's criterion of
-            convergence is met (its docstring states it) or `max_steps` is spent.
-        rtol: relative error a step.
+        until: gradient time to stop at; None runs until the model's criterion of convergence is met (its docstring
+            states it) or `max_steps` are taken.
+        rtol: relative error per step.
         stiff: use an implicit solver (small states only).
         max_steps: most solver steps in all.
     """
@@ -27,11 +37,46 @@ class GradientFlow:
 
     def __post_init__(self) -> None:
         if self.until is not None and not self.until > 0:
-            raise SaddlesError.about(
-                f"until={self.until!r} came", "a positive time is needed", "leave it out to run to convergence"
-            )
+            raise SaddlesError.must_be("until", "a positive time", self.until, "Leave it out to run to convergence")
         if not 0 < self.rtol < 1:
-            raise SaddlesError.about(f"rtol={self.rtol!r} came", "it lies between 0 and 1", "1e-9 is the default")
+            raise SaddlesError.must_be("rtol", "between 0 and 1", self.rtol)
+
+    def instants(self, times: np.ndarray | None = None) -> int:
+        """How many instants will be saved."""
+        return SAVED_TIMES if times is None else len(times)
+
+    @in_double_precision
+    def horizon(self, dynamics: Dynamics) -> tuple[np.ndarray, Status]:
+        """The times at which a flow without `times` is saved: evenly until its end, or until it has converged."""
+        end, status = self.until, FINISHED
+        if end is None:
+            if dynamics.rested is None:
+                raise SaddlesError("This flow has no criterion of convergence. Give `until`, or `times`.")
+            end, converged = settle(
+                _Field(dynamics.slope), dynamics.start, _Rested(dynamics.rested), args=dynamics.args,
+                scale=dynamics.pace, limit=dynamics.limit, max_steps=self.max_steps,
+            )  # fmt: skip
+            status = CONVERGED if converged else Status(Ending.STOPPED, f"not converged by time {end:.6g}")
+        return np.linspace(0.0, end, SAVED_TIMES), status
+
+    def follow(self, dynamics: Dynamics[State, Any], times: np.ndarray | None = None) -> Path[State]:
+        """Integrate from the start and observe at `times`; without them, at those of `horizon`."""
+        ended = FINISHED
+        if times is None:
+            times, ended = self.horizon(dynamics)
+        clock, added = from_zero(times)
+        solution = solve(
+            _Field(dynamics.slope), dynamics.start, clock, args=dynamics.args, observe=_See(dynamics.observe),
+            rtol=self.rtol, atol=dynamics.atol, stiff=self.stiff, max_steps=self.max_steps, title=dynamics.title,
+        )  # fmt: skip
+        return Path(
+            times=solution.times[added:],
+            saved={name: values[added:] for name, values in solution.saved.items()},
+            state=solution.state,
+            status=ended if solution.status.ok else solution.status,
+            wall_time=solution.wall_time,
+            gradient_evaluations=solution.evaluations,
+        )
 
 
 @dataclass(frozen=True)
@@ -50,28 +95,97 @@ class GradientDescent:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf"):
-            raise SaddlesError.about(f"rate={self.rate!r} came", "a positive learning rate is needed", "try 0.1")
-        if self.steps < 0 or self.save_every < 1:
-            raise SaddlesError.about(
-                f"steps={self.steps!r}, save_every={self.save_every!r} came",
-                "steps is at least 0 and save_every at least 1",
-                "leave save_every out",
-            )
+            raise SaddlesError.must_be("rate", "a positive learning rate", self.rate)
+        if self.steps < 0:
+            raise SaddlesError.must_be("steps", "at least 0", self.steps)
+        if self.save_every < 1:
+            raise SaddlesError.must_be("save_every", "at least 1", self.save_every)
 
-    def schedule(self, times: Any = None) -> tuple[int, int, np.ndarray]:
-        """Steps to run, the stride that meets every asked step, and the asked steps.
+    def schedule(self, times: npt.ArrayLike | None = None) -> tuple[int, int, np.ndarray]:
+        """Steps to run, the stride that meets every wanted step, and the wanted steps.
 
         `times` are gradient times, each rounded to the nearest step.
         """
         if times is None:
-            asked = np.unique(np.append(np.arange(0, self.steps + 1, self.save_every), self.steps))
-            return self.steps, self.save_every, asked
-        asked = np.unique(np.rint(np.asarray(times, dtype=float) / self.rate).astype(int))
-        if asked[0] < 0 or asked[-1] > self.steps:
-            raise SaddlesError.about(
-                f"times up to {np.max(times):.4g} came",
-                f"{self.steps} steps of {self.rate:.4g} reach {self.steps * self.rate:.4g}",
-                "raise `steps`",
+            wanted = np.unique(np.append(np.arange(0, self.steps + 1, self.save_every), self.steps))
+            return self.steps, self.save_every, wanted
+        wanted = np.unique(np.rint(np.asarray(times, dtype=float) / self.rate).astype(int))
+        if wanted[0] < 0 or wanted[-1] > self.steps:
+            reach = self.steps * self.rate
+            raise SaddlesError(
+                f"`times` must be at most {reach:.4g}, which {self.steps} steps of {self.rate:.4g} reach; "
+                f"got {np.max(times):.4g}. Raise `steps`."
             )
-        stride = int(np.gcd.reduce(asked)) or 1
-        return int(asked[-1]), stride, asked
+        return int(wanted[-1]), int(np.gcd.reduce(wanted)) or 1, wanted
+
+    def instants(self, times: np.ndarray | None = None) -> int:
+        """How many instants will be saved."""
+        return len(self.schedule(times)[2])
+
+    def horizon(self, dynamics: Dynamics) -> tuple[None, Status]:
+        """None: the steps decide."""
+        return None, FINISHED
+
+    @in_double_precision
+    def follow(self, dynamics: Dynamics[State, Any], times: np.ndarray | None = None) -> Path[State]:
+        """Take the steps and observe at those nearest to `times`."""
+        steps, stride, wanted = self.schedule(times)
+        rate = jnp.asarray(self.rate, dtype=jax.tree.leaves(dynamics.start)[0].dtype)
+        run = iterate(
+            _Step(dynamics.slope), dynamics.start, steps, args=(dynamics.args, rate),
+            observe=_SeeStep(dynamics.observe), guard=dynamics.guard, save_every=stride,
+            title=f"{dynamics.title}, {steps} steps",
+        )  # fmt: skip
+        chosen = np.isin(run.steps, wanted)
+        status = run.status
+        if not status.ok:
+            status = Status(status.ending, f"{status.reason} with rate {self.rate:.4g}; try a smaller rate")
+        return Path(
+            times=self.rate * run.steps[chosen],
+            saved={name: values[chosen] for name, values in run.saved.items()},
+            state=run.state,
+            status=status,
+            steps=run.steps[chosen],
+            wall_time=run.wall_time,
+            gradient_evaluations=int(run.steps[-1]),
+        )
+
+
+# The functions of a `Dynamics` with the signatures that the solvers want. They are modules with a static field, so
+# that the same function gives the same compiled program; a lambda or a closure would compile anew on every call.
+
+
+class _Field(eqx.Module):
+    slope: Any = eqx.field(static=True)
+
+    def __call__(self, t: Array, state: State, args: Any) -> State:  # args: whatever the dynamics brought
+        return self.slope(state, args)
+
+
+class _See(eqx.Module):
+    observe: Any = eqx.field(static=True)
+
+    def __call__(self, t: Array, state: State, args: Any) -> dict[str, Array]:  # args: as above
+        return self.observe(state, args)
+
+
+class _Rested(eqx.Module):
+    rested: Any  # may hold arrays, such as the first gradient
+
+    def __call__(self, t: Array, state: State, args: Any) -> Array:  # args: as above
+        return self.rested(state, args)
+
+
+class _Step(eqx.Module):
+    slope: Any = eqx.field(static=True)
+
+    def __call__(self, state: State, args: tuple[Any, Array]) -> State:
+        own, rate = args
+        return jax.tree.map(lambda leaf, move: leaf + rate * move, state, self.slope(state, own))
+
+
+class _SeeStep(eqx.Module):
+    observe: Any = eqx.field(static=True)
+
+    def __call__(self, state: State, args: tuple[Any, Array]) -> dict[str, Array]:
+        return self.observe(state, args[0])

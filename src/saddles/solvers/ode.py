@@ -7,28 +7,40 @@ Ctrl-C and non-finite states, and everything saved so far is kept.
 import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
+from jaxtyping import Array
 
-import saddles.runtime.float64  # noqa: F401
-from saddles.core.trajectory import DIVERGED, FINISHED
-from saddles.errors import SaddlesError
+from saddles.core.status import FINISHED, Ending, Status
+from saddles.core.validation import check_times
+from saddles.runtime.precision import in_double_precision
 from saddles.runtime.progress import bar
 
-Field = Callable[[Any, Any, Any], Any]
+State = TypeVar("State")
+"""A pytree of arrays."""
+Args = TypeVar("Args")
+Field = Callable[[Array, State, Args], State]
 """field(t, state, args) -> derivative of the state."""
 
 BLOCK = 16
-"""Saved times in one compiled call."""
-
+"""Saved times in one compiled call: between calls Python sees Ctrl-C, the progress bar and non-finite states."""
 
 SAVED_TIMES = 201
 """Instants of a flow whose times were not given."""
+
+FIRST_CHANGE = 0.01
+"""The first step changes the state by about this part (Hairer, Nørsett, Wanner: Solving ODEs I, II.4)."""
+
+SMALLEST_STEP = 1e-15
+"""Steps below this part of the end time are not taken: time plus step would round to time."""
+
+HALTED = "halt condition met"
 
 
 @dataclass(frozen=True)
@@ -40,17 +52,23 @@ class Solution:
     """
 
     times: np.ndarray
-    saved: Any
-    state: Any
+    saved: Any  # the pytree that `observe` returned
+    state: Any  # the pytree that `start` was
     end: float
-    status: str
+    status: Status
     steps: int
     rejected: int
     evaluations: int
     wall_time: float
 
+    @property
+    def halted(self) -> bool:
+        """It ended because the halt condition was met."""
+        return self.status.reason == HALTED
 
-def _rms(tree: Any) -> Any:
+
+def _rms(tree: State) -> Array:
+    """Root mean square over all entries of a pytree."""
     leaves = jax.tree.leaves(tree)
     return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in leaves) / sum(leaf.size for leaf in leaves))
 
@@ -60,22 +78,24 @@ def _solver(stiff: bool) -> diffrax.AbstractSolver:
     return diffrax.Kvaerno5() if stiff else diffrax.Tsit5()
 
 
-def _evaluations_a_step(solver: diffrax.AbstractSolver) -> int:
+def _evaluations_per_step(solver: diffrax.AbstractSolver) -> int:
     """Stages of the tableau; a lower bound for implicit solvers, whose iterations are not counted."""
-    tableau: Any = getattr(solver, "tableau", None)
+    tableau = getattr(solver, "tableau", None)
     return 1 + len(tableau.a_lower) if tableau is not None else 1
 
 
 @eqx.filter_jit
 def _advance(
-    field: Field, observe: Any, halt: Any, solver: Any, start: Any, args: Any, ts: Any, t0: Any, dt0: Any,
-    rtol: Any, atol: Any, max_steps: int,
-) -> Any:  # fmt: skip
+    field: Field, observe: Callable[[Array, State, Args], Any], halt: Callable[[Array, State, Args], Array] | None,
+    solver: diffrax.AbstractSolver, start: State, args: Args, ts: Array, t0: Array, dt0: Array, rtol: Array,
+    atol: Array, max_steps: int,
+) -> tuple[Array, Any, Array, State, tuple[Array, Array, Array], tuple[Array, Array]]:  # fmt: skip
+    """One block of saved times: times, what was observed, end, last state, (halted, spent, failed), step counts."""
     event = None if halt is None else diffrax.Event(lambda t, y, args, **_: halt(t, y, args))
     save = diffrax.SaveAt(
         subs=(diffrax.SubSaveAt(ts=ts, fn=observe), diffrax.SubSaveAt(t1=True)),
     )
-    found = diffrax.diffeqsolve(
+    solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
         solver,
         t0,
@@ -84,44 +104,47 @@ def _advance(
         start,
         args,
         saveat=save,
-        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=atol, dtmin=1e-15 * ts[-1], force_dtmin=False),
+        stepsize_controller=diffrax.PIDController(
+            rtol=rtol, atol=atol, dtmin=SMALLEST_STEP * ts[-1], force_dtmin=False
+        ),
         event=event,
         max_steps=max_steps,
         throw=False,
-        adjoint=diffrax.ForwardMode(),
+        adjoint=diffrax.ForwardMode(),  # nothing is differentiated backwards: no checkpoints in memory
     )
-    clocks: Any = found.ts
-    states: Any = found.ys
-    (times, saved), (end, state) = zip(clocks, states, strict=True)
+    clocks: Any = solution.ts
+    states: Any = solution.ys
+    (times, saved), (end, state) = zip(clocks, states, strict=True)  # one pair for each SubSaveAt
     end, state = end[-1], jax.tree.map(lambda leaf: leaf[-1], state)
     codes = (
-        found.result == diffrax.RESULTS.event_occurred,
-        found.result == diffrax.RESULTS.max_steps_reached,
-        found.result != diffrax.RESULTS.successful,
+        solution.result == diffrax.RESULTS.event_occurred,
+        solution.result == diffrax.RESULTS.max_steps_reached,
+        solution.result != diffrax.RESULTS.successful,
     )
-    stats = (found.stats["num_accepted_steps"], found.stats["num_rejected_steps"])
+    stats = (solution.stats["num_accepted_steps"], solution.stats["num_rejected_steps"])
     return times, saved, end, state, codes, stats
 
 
 @eqx.filter_jit
-def _sizes(field: Field, t0: Any, start: Any, args: Any) -> tuple[Any, Any]:
+def _sizes(field: Field, t0: Array, start: State, args: Args) -> tuple[Array, Array]:
     return _rms(field(t0, start, args)), _rms(start)
 
 
-def first_step(field: Field, start: Any, args: Any, t0: float, span: float) -> float:
-    """A first step that changes the state by one per cent (Hairer's rule of thumb)."""
+def first_step(field: Field, start: State, args: Args, t0: float, span: float) -> float:
+    """A first step that changes the state by one per cent; a thousandth of the span where it does not move at all."""
     slope, size = map(float, _sizes(field, jnp.asarray(t0), start, args))
-    return min(span, 0.01 * size / slope) if slope > 0 and size > 0 else span * 1e-3
+    return min(span, FIRST_CHANGE * size / slope) if slope > 0 and size > 0 else span * 1e-3
 
 
+@in_double_precision
 def solve(
     field: Field,
-    start: Any,
-    times: Any,
+    start: State,
+    times: npt.ArrayLike,
     *,
-    args: Any = None,
-    observe: Callable[[Any, Any, Any], Any] | None = None,
-    halt: Callable[[Any, Any, Any], Any] | None = None,
+    args: Args = None,
+    observe: Callable[[Array, State, Args], Any] | None = None,
+    halt: Callable[[Array, State, Args], Array] | None = None,
     rtol: float = 1e-9,
     atol: float | None = None,
     stiff: bool = False,
@@ -137,7 +160,7 @@ def solve(
         args: passed on to `field`, `observe` and `halt` (arrays there do not recompile).
         observe: what to save at each time, `observe(t, state, args)`; default the state.
         halt: `halt(t, state, args) -> bool`; integration ends after the step where it is true.
-        rtol, atol: error a step; atol defaults to rtol times the size of the start.
+        rtol, atol: error per step; atol defaults to rtol times the size of the start.
         stiff: an implicit solver (Kvaerno 5) instead of an explicit one.
         max_steps: most solver steps in all; reaching it ends the run with that status.
     """
@@ -166,23 +189,23 @@ def solve(
             progress.reach(now - float(times[0]))
             seen = float(kept_times[-1][-1]) if good else now
             status = _status(codes, accepted + rejected, max_steps, now, seen, good == len(block))
-            if status != FINISHED:
+            if not status.ok:
                 break
-            if moved > 0 and int(stats[0]) > 0:
+            if moved > 0 and int(stats[0]) > 0:  # the next block begins with this one's mean step
                 step = moved / int(stats[0])
     saved = jax.tree.map(lambda *leaves: np.concatenate(leaves), *kept)
     return Solution(
         np.concatenate(kept_times), saved, state, end=now, status=status, steps=accepted, rejected=rejected,
-        evaluations=_evaluations_a_step(solver) * (accepted + rejected), wall_time=clock.perf_counter() - began,
+        evaluations=_evaluations_per_step(solver) * (accepted + rejected), wall_time=clock.perf_counter() - began,
     )  # fmt: skip
 
 
 def settle(
     field: Field,
-    start: Any,
-    settled: Callable[[Any, Any, Any], Any],
+    start: State,
+    settled: Callable[[Array, State, Args], Array],
     *,
-    args: Any = None,
+    args: Args = None,
     scale: float = 1.0,
     limit: float = 1e12,
     rtol: float = 1e-4,
@@ -198,8 +221,9 @@ def settle(
     Returns the time, and whether the condition was met there.
     """
     start = jax.tree.map(jnp.asarray, start)
+    # Convergence may take any number of time scales: each block is twice as long as the one before.
     edges = scale * 2.0 ** np.arange(0, max(2, int(np.ceil(np.log2(limit / scale)))))
-    found = solve(
+    solution = solve(
         field,
         start,
         np.concatenate([[0.0], edges]),
@@ -210,24 +234,21 @@ def settle(
         max_steps=max_steps,
         title="looking for convergence",
     )
-    return found.end, found.status == "stopped: halt condition met"
+    return solution.end, solution.halted
 
 
-def from_zero(times: Any) -> tuple[np.ndarray, int]:
-    """Put the start in front of the asked times where it is missing, and say how many were added."""
-    asked = np.asarray(times, dtype=float)
-    if asked.ndim != 1 or not len(asked) or not np.isfinite(asked).all() or asked[0] < 0 or (np.diff(asked) <= 0).any():
-        raise SaddlesError.about(
-            f"times {times!r:.60} came", "increasing times of at least 0 are needed", "use numpy.linspace(0, end, 201)"
-        )
-    return (asked, 0) if asked[0] == 0 else (np.concatenate([[0.0], asked]), 1)
+def from_zero(times: npt.ArrayLike) -> tuple[np.ndarray, int]:
+    """Put the start in front of the given times where it is missing, and say how many were added."""
+    checked = check_times(times)
+    assert checked is not None
+    return (checked, 0) if checked[0] == 0 else (np.concatenate([[0.0], checked]), 1)
 
 
-def _whole_state(t: Any, state: Any, args: Any) -> Any:
+def _whole_state(t: Array, state: State, args: Args) -> State:
     return state
 
 
-def _nothing(t: Any, state: Any, args: Any) -> Any:
+def _nothing(t: Array, state: State, args: Args) -> Array:
     return t
 
 
@@ -235,17 +256,19 @@ def _blocks(times: np.ndarray) -> list[np.ndarray]:
     return [times[i : i + BLOCK] for i in range(0, len(times), BLOCK)]
 
 
-def _status(codes: Any, steps: int, max_steps: int, now: float, seen: float, whole: bool) -> str:
+def _status(
+    codes: tuple[Array, Array, Array], steps: int, max_steps: int, now: float, seen: float, whole: bool
+) -> Status:
     """Why a block ended: `seen` is the last good instant, `whole` whether every instant of the block was good."""
     halted, spent, failed = (bool(code) for code in codes)
     if halted:
-        return "stopped: halt condition met"
+        return Status(Ending.STOPPED, HALTED)
     if spent or steps >= max_steps:
-        return f"stopped: {steps} solver steps spent at time {now:.6g}"
-    return FINISHED if whole and not failed else f"{DIVERGED} near time {seen:.6g}"
+        return Status(Ending.STOPPED, f"{steps} solver steps taken by time {now:.6g}")
+    return FINISHED if whole and not failed else Status(Ending.DIVERGED, f"near time {seen:.6g}")
 
 
-def _good_rows(times: Any, saved: Any, count: int) -> int:
+def _good_rows(times: Array, saved: Any, count: int) -> int:
     """How many of the first `count` instants were reached with finite observations."""
     fine = np.isfinite(np.asarray(times)[:count])
     for leaf in jax.tree.leaves(saved):

@@ -8,10 +8,4 @@ if TYPE_CHECKING:
     from saddles.studies.sim import order_against_sim as order_against_sim
     from saddles.studies.sim import sim_for as sim_for
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "order_against_sim": "saddles.studies.sim",
-        "sim_for": "saddles.studies.sim",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -19,7 +19,8 @@ import xarray as xr
 from scipy.stats import spearmanr
 
 from saddles.core.dispatch import predict
-from saddles.core.trajectory import Trajectory, load, make_trajectory
+from saddles.core.store import load
+from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.errors import SaddlesError
 from saddles.measures.concept_space import learning_times
 from saddles.measures.lines import fit_line

@@ -14,12 +14,4 @@ if TYPE_CHECKING:
     from saddles.sweeps.grid import Grid as Grid
     from saddles.sweeps.grid import spaced as spaced
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "Grid": "saddles.sweeps.grid",
-        "Sweep": "saddles.sweeps.api",
-        "spaced": "saddles.sweeps.grid",
-        "sweep": "saddles.sweeps.api",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

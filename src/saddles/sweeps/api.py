@@ -14,7 +14,8 @@ from typing import Any
 from saddles.core import provenance
 from saddles.core.data import require_data
 from saddles.core.experiment import Experiment, find
-from saddles.core.trajectory import Trajectory, load
+from saddles.core.store import load
+from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
 from saddles.runtime.progress import bar
 from saddles.sweeps.cells import Job, Task

@@ -24,7 +24,8 @@ import xarray as xr
 import saddles
 from saddles.core.experiment import Experiment
 from saddles.core.provenance import machine
-from saddles.core.trajectory import SCHEMA, save
+from saddles.core.store import save
+from saddles.core.trajectory import SCHEMA
 from saddles.errors import SaddlesError
 from saddles.sweeps.arrays import DONE, SECONDS, Arrays, Place, Sizes, put_on_disk
 from saddles.sweeps.cells import Outcome

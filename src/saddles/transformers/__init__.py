@@ -17,19 +17,4 @@ if TYPE_CHECKING:
     from saddles.transformers.vit import make_gpt2 as make_gpt2
     from saddles.transformers.vit import make_vit as make_vit
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "ImageFeed": "saddles.transformers.feed",
-        "Images": "saddles.transformers.images",
-        "Recipe": "saddles.transformers.recipe",
-        "Text": "saddles.transformers.text",
-        "TextFeed": "saddles.transformers.feed",
-        "ViTShape": "saddles.transformers.vit",
-        "load_images": "saddles.transformers.images",
-        "load_text": "saddles.transformers.text",
-        "make_gpt2": "saddles.transformers.vit",
-        "make_vit": "saddles.transformers.vit",
-        "train": "saddles.transformers.training",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.trajectory import save
+from saddles.core.store import save
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
 from saddles.probe.measuring import Row, label
