@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-EXTRAS = dict.fromkeys(("cvxpy", "diffrax", "equinox", "jax", "jaxtyping"), "labs") | dict.fromkeys(
-    ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers"), "probe"
-)
+_LABS = ("cvxpy", "diffrax", "equinox", "jax", "jaxtyping")
+_PROBE = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers")
+EXTRAS = dict.fromkeys(_LABS, "labs") | dict.fromkeys(_PROBE, "probe")
 """Package -> the extra of saddles that brings it."""
 
 _EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
