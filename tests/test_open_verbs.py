@@ -188,7 +188,7 @@ def test_jax_stays_as_the_user_has_it():
     code = (
         "import jax.numpy as jnp, numpy as np, saddles; from saddles import linear; "
         "run = saddles.simulate(linear.TwoLayer(9, 0.1), linear.Denoising(4, 1), linear.GradientFlow(until=1.0)); "
-        "theory = saddles.predict(linear.TwoLayer(9, 0.1), linear.Denoising(4, 1), linear.SelfConsistent(), times=[1]); "
+        "theory = saddles.predict(linear.TwoLayer(9, 0.1), linear.Denoising(4, 1), linear.SelfConsistent(), times=[1]);"
         "print(run['loss'].dtype, theory['loss'].dtype, jnp.ones(1).dtype)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
