@@ -49,7 +49,7 @@ def test_show_prints_every_setting_with_its_documentation_and_values(command, mo
     monkeypatch.setattr(experiment, "_own", {row.name: row})
     code, out, _ = command("show", "toy/grid")
     assert code == 0
-    for words in (
+    for line in (
         "toy/grid: A decay on a grid",
         "paper: nobody",
         "data: cifar10",
