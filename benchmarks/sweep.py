@@ -28,6 +28,8 @@ from saddles.sweeps.cells import Job, Task, compute
 
 @dataclass(frozen=True)
 class Settings:
+    """Next to nothing."""
+
     rate: Annotated[float, "how fast it decays"] = 1.0
     points: Annotated[int, "instants"] = 16
 
