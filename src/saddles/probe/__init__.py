@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from saddles.probe.recording.huggingface import SaddlesCallback as SaddlesCallback
     from saddles.probe.recording.journal import recorded as recorded
     from saddles.probe.recording.lightning import LightningSaddles as LightningSaddles
-    from saddles.probe.recording.recorder import watch as watch
-    from saddles.probe.weights.live import heads as heads
-    from saddles.probe.weights.live import spectra as spectra
+    from saddles.probe.recording.recorder import record as record
+    from saddles.probe.weights.live_model import heads as heads
+    from saddles.probe.weights.live_model import spectra as spectra
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__, renamed={"watch": "record"})

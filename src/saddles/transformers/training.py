@@ -17,7 +17,7 @@ import xarray as xr
 
 from saddles.core.trajectory import DIVERGED, FINISHED
 from saddles.errors import SaddlesError
-from saddles.probe.recording.recorder import Recorder, watch
+from saddles.probe.recording.recorder import Recorder, record
 from saddles.runtime.progress import bar
 from saddles.training.stepping import fitting, patient, within_memory, write_checkpoint
 from saddles.transformers import processes
@@ -95,7 +95,7 @@ def train(
     with (
         within_memory(f"split batches with accumulate={2 * recipe.accumulate}, or lower batch"),
         _unhurried(),
-        watch(model, every, out=recording, step=state.step) as run,
+        record(model, every, out=recording, step=state.step) as run,
     ):
         status = loop.go(run, file, store_every, title)
     return _joined(run, loop, status)

@@ -254,8 +254,9 @@ def _guess(weights: Weights) -> _Skeleton:
             kinds[module] = "conv1d" if stored_in_out and _GPT2.search(module) else "linear"
         elif len(shape) == 1:
             kinds[module] = "norm"
-    names = weights.config.get("architectures") or [""]
-    return _Skeleton(kinds, frozenset(weights.shapes), {}, task=_task(str(names[0])), guessed=True)
+    names = weights.config.get("architectures")
+    first = str(names[0]) if isinstance(names, list) and names else ""
+    return _Skeleton(kinds, frozenset(weights.shapes), {}, task=_task(first), guessed=True)
 
 
 def _task(name: str) -> str | None:
