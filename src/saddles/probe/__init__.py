@@ -1,5 +1,11 @@
 """The probe: rank growth of real transformers, live or from checkpoints.
 
+- `layouts`: where a model keeps the weights of its attention heads;
+- `weights`: a live model, checkpoints and series of them, and the change of a matrix;
+- `measuring`: spectra and ranks of one model against a reference;
+- `recording`: measurements while a model trains; `inspection`: measurements of a series of checkpoints;
+- `lora`: the LoRA ranks that a fine-tuned model needs.
+
 Torch and the libraries on it are imported when they are used, not before.
 """
 
