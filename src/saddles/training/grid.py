@@ -60,4 +60,4 @@ def stack_runs(runs: Sequence[Trajectory], grid: Grid, fill: Mapping[str, float]
         combine_attrs="drop",
         fill_value=dict(fill or {}),
     )
-    return whole.assign_coords({axis: list(values) for axis, values in grid.items()})
+    return whole.assign_coords({axis: list(values) for axis, values in grid.items()}).transpose(*axes, ...)
