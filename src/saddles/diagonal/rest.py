@@ -9,49 +9,46 @@ from saddles.solvers.log_scale import LogScale
 from saddles.solvers.mirror import Chosen, MirrorFlow
 from saddles.solvers.multistep import TINY, Multistep, StepError, Vector
 
+# Forces below this part of max|g(0)| count as zero.
 ZERO = 1e-9
-"""Forces below this part of max|g(0)| count as zero."""
 
+# A coordinate that shrinks and is below this part of the largest has left the support.
 GONE = 1e-9
-"""A coordinate that shrinks and is below this part of the largest has left the support."""
 
+# Error of S per step while the flow is followed; only its basin matters, the end is polished.
 COARSE = 1e-3
-"""Error of S per step while the flow is followed; only its basin matters, the end is polished."""
 
+# The first step is this part of 1/max|g|: a new coordinate starts 1e-8 small, so nothing happens sooner.
 FIRST_STEP = 0.1
-"""The first step is this part of 1/max|g|: a new coordinate starts 1e-8 small, so nothing happens sooner."""
 
+# Most steps to rest; a flow that needs more has none, as with a loss that only fades.
 STEPS = 3000
-"""Most steps to rest; a flow that needs more has none, as with a loss that only fades."""
 
+# |S| at which a coordinate that left is zero in float64: e^{−800} underflows.
 NOWHERE = 400.0
-"""|S| at which a coordinate that left is zero in float64: e^{−800} underflows."""
 
+# Polishing begins where the forces have fallen to 1e-3 of the first; if it fails, again at a tenth of that, and so on.
+# Too early it costs Hessian columns and may lead to another rest than the flow does; after seven tries it is given up.
 CALM, CALMER, CALMEST = 1e-3, 0.1, 1e-9
-"""Polishing begins where the forces have fallen to 1e-3 of the first; if it fails, again at a tenth of that, and so on.
 
-Too early it costs Hessian columns and may lead to another rest than the flow does; after seven tries it is
-given up.
-"""
-
+# Newton steps of polishing; it converges quadratically with exact columns, linearly with secants.
 POLISH_STEPS = 25
-"""Newton steps of polishing; it converges quadratically with exact columns, linearly with secants."""
 
+# Polishing ends at forces of this part of the first ones, or where they are round-off of max|∇²L| max|β|.
 EXACT, ROUNDING = 1e-11, 1e-14
-"""Polishing ends at forces of this part of the first ones, or where they are round-off of max|∇²L| max|β|."""
 
+# Polishing that stopped halving the forces is accepted at this part of the first ones: with few samples or tied
+# coordinates the Hessian is nearly singular, and the last digits of the rest do not matter to any later stage.
 NEARLY = 1e-7
-"""Polishing that stopped halving the forces is accepted at this part of the first ones: with few samples or tied
-coordinates the Hessian is nearly singular, and the last digits of the rest do not matter to any later stage."""
 
+# A Newton step must bring the forces to this part of what they were, or the Hessian is asked for exactly.
 HALVED = 0.5
-"""A Newton step must bring the forces to this part of what they were, or the Hessian is asked for exactly."""
 
+# A Newton step in S beyond this would change β by more than a factor e: the flow is not near its rest.
 LONGEST_STEP = 0.5
-"""A Newton step in S beyond this would change β by more than a factor e: the flow is not near its rest."""
 
+# The test of `_firm`: S larger by this (β by 1 %), and the force, relative to the first, that must push back.
 GROWTH, PUSHED_BACK = 0.005, 1e-8
-"""The test of `_firm`: S larger by this (β by 1 %), and the force, relative to the first, that must push back."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from saddles.solvers.log_scale import LogScale
-from saddles.solvers.multistep import TINY, Solve, StiffFlow, Vector
+from saddles.solvers.log_scale import LogScale, Vector
+from saddles.solvers.multistep import TINY, Solve, StiffFlow
 
 Chosen = Int[np.ndarray, "chosen"]
 """Indices of coordinates."""
@@ -31,27 +31,27 @@ Force = Callable[[Vector], Vector]
 Columns = Callable[[Vector, Chosen], Float[np.ndarray, "coordinate chosen"]]
 """(β, indices) -> columns of ∇²L."""
 
+# A trial step to a β beyond this is refused without asking for its gradient.
 OVERFLOW = 1e30
-"""A trial step to a β beyond this is refused without asking for its gradient."""
 
+# A Newton correction of S beyond this is a failure: it would change β by a factor e^100.
 LONGEST_MOVE = 50.0
-"""A Newton correction of S beyond this is a failure: it would change β by a factor e^100."""
 
+# A secant update needs a β that moved by this part of the largest: over a shorter move the difference of two gradients
+# has lost more than seven digits, and its round-off would be written into the Hessian.
 MOVED = 1e-7
-"""A secant update needs a β that moved by this part of the largest: over a shorter move the difference of two gradients
-has lost more than seven digits, and its round-off would be written into the Hessian."""
 
+# Symmetric rank-one divides by residual·move; below this part of |residual||move| the update is skipped (Nocedal and
+# Wright, Numerical Optimization, (6.26), with a larger constant: a skipped update costs little here).
 OVERLAP = 1e-6
-"""Symmetric rank-one divides by residual·move; below this part of |residual||move| the update is skipped (Nocedal and
-Wright, Numerical Optimization, (6.26), with a larger constant: a skipped update costs little here)."""
 
+# Coordinates with c max|∇²L| dβ/dS below this are left out of the Newton matrix, which stays small: I + cHD differs
+# from it by 1e-6, so that Newton's method converges as fast. A wrong inverse costs iterations only.
 COUPLED = 1e-6
-"""Coordinates with c max|∇²L| dβ/dS below this are left out of the Newton matrix, which stays small: I + cHD differs
-from it by 1e-6, so that Newton's method converges as fast. A wrong inverse costs iterations only."""
 
+# Eigenvalues below this part of the largest are zero: tied coordinates, along whose difference the loss does not
+# change. They are not exactly 0, for columns and secants have round-off.
 FLAT = 1e-9
-"""Eigenvalues below this part of the largest are zero: tied coordinates, along whose difference the loss does not
-change. They are not exactly 0, for columns and secants have round-off."""
 
 
 @dataclass(eq=False)

@@ -28,8 +28,8 @@ Vector = Float[np.ndarray, "coordinate"]
 Solve = Callable[[Vector], Vector]
 """r -> (I − cJ)⁻¹ r."""
 
+# The formula of order 6 damps only modes that hardly oscillate; from order 7 on they are unstable.
 ORDERS = 5
-"""The formula of order 6 damps only modes that hardly oscillate; from order 7 on they are unstable."""
 
 # Table 1 of Shampine and Reichelt. κ_k trades a smaller error (26 % larger steps at the same accuracy, orders 1 to 3)
 # for a slightly smaller angle of stability; order 5 is plain BDF, for it has no angle to give away.
@@ -40,48 +40,48 @@ _ALPHA = (1 - _KAPPA) * _GAMMA
 # The local error of order k is _ERROR[k] ∇^(k+1) y.
 _ERROR = _KAPPA * _GAMMA + 1 / np.arange(1, ORDERS + 2)
 
+# More than this cost more than a smaller step: the predicted value is good to a few tolerances.
 NEWTON_ITERATIONS = 6
-"""More than this cost more than a smaller step: the predicted value is good to a few tolerances."""
 
+# The equation of a step is solved to this fraction of the tolerance, so that its error does not enter the estimate of
+# the step's own error, on which order and step size depend.
 NEWTON_FRACTION = 0.05
-"""The equation of a step is solved to this fraction of the tolerance, so that its error does not enter the estimate of
-the step's own error, on which order and step size depend."""
 
+# Rate of convergence that is assumed before one was seen.
 RATE_GUESS = 0.5
-"""Rate of convergence that is assumed before one was seen."""
 
+# A rate that was seen may be forgotten by this factor per iteration. The first iteration of a step has no rate of its
+# own; without memory each step would need two.
 RATE_MEMORY = 0.3
-"""A rate that was seen may be forgotten by this factor per iteration. The first iteration of a step has no rate of its
-own; without memory each step would need two."""
 
+# Newton's method has failed where a correction is this many times the one before. Not 1: where the correction is
+# round-off already, or the flow's Jacobian is still being learned, a single one may grow.
 RATE_DIVERGING = 1.5
-"""Newton's method has failed where a correction is this many times the one before. Not 1: where the correction is
-round-off already, or the flow's Jacobian is still being learned, a single one may grow."""
 
+# The next step's size after Newton's method failed, which does not say how much smaller it must be (as in ode15s).
 FAILURE_FACTOR = 0.3
-"""The next step's size after Newton's method failed, which does not say how much smaller it must be (as in ode15s)."""
 
+# Limits of one change of the step size: outside them the error estimate is an extrapolation too far.
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.2, 10.0
-"""Limits of one change of the step size: outside them the error estimate is an extrapolation too far."""
 
+# Of the step size that would just meet the tolerance.
 SAFETY = 0.9
-"""Of the step size that would just meet the tolerance."""
 
+# The first step is this part of √tolerance / |y'|: Euler's error is h²|y''|/2, and y'' is not known yet.
 FIRST_STEP = 0.1
-"""The first step is this part of √tolerance / |y'|: Euler's error is h²|y''|/2, and y'' is not known yet."""
 
+# Trials of one step. 0.3⁶⁰ = 1e-31: the step size has met `SMALLEST_STEP` long before, unless time is 0.
 ATTEMPTS = 60
-"""Trials of one step. 0.3⁶⁰ = 1e-31: the step size has met `SMALLEST_STEP` long before, unless time is 0."""
 
+# A step must be at least this part of the time, or adding it would be round-off.
 SMALLEST_STEP = 1e-14
-"""A step must be at least this part of the time, or adding it would be round-off."""
 
+# An error this many times smaller than the tolerance counts as this one: smaller differences are round-off, and must
+# not decide the order.
 NEGLIGIBLE = 1e-12
-"""An error this many times smaller than the tolerance counts as this one: smaller differences are round-off, and must
-not decide the order."""
 
+# Stands for 0 in a denominator.
 TINY = 1e-300
-"""Stands for 0 in a denominator."""
 
 
 class StepError(RuntimeError):

@@ -35,50 +35,50 @@ Shifts = Float[np.ndarray, "time coordinate"]
 Mask = Bool[np.ndarray, "coordinate"]
 Stepper = Multistep[MirrorFlow]
 
+# A crossing must be this many times longer than the integrator's own step: it costs about five gradients, and the
+# integrator must find its step size again behind it.
 WORTH = 4.0
-"""A crossing must be this many times longer than the integrator's own step: it costs about five gradients, and the
-integrator must find its step size again behind it."""
 
+# The first step is this part of 1/max|g|, the time in which S of the fastest coordinate changes by 1.
 FIRST_STEP = 1e-3
-"""The first step is this part of 1/max|g|, the time in which S of the fastest coordinate changes by 1."""
 
+# A time this close to another, relative, is the same: sums of steps have round-off.
 END = 1e-14
-"""A time this close to another, relative, is the same: sums of steps have round-off."""
 
+# Coordinates whose effect is above this part of the tolerance must be at rest before a crossing; all others together
+# then stay below it.
 FELT = 0.1
-"""Coordinates whose effect is above this part of the tolerance must be at rest before a crossing; all others together
-then stay below it."""
 
+# Tolerances from rest within which a crossing is tried. The integrator leaves learned coordinates about one tolerance
+# off; farther away they are still moving, and their path would be lost.
 AT_REST = 3.0
-"""Tolerances from rest within which a crossing is tried. The integrator leaves learned coordinates about one tolerance
-off; farther away they are still moving, and their path would be lost."""
 
+# A rest is good enough where what is left of its forces moves S by this part of the tolerance over the plateau.
 POLISHED = 0.3
-"""A rest is good enough where what is left of its forces moves S by this part of the tolerance over the plateau."""
 
+# Newton steps of polishing, and the length, in tolerances, of the longest: beyond it leads to another rest.
 POLISH_STEPS, POLISH_REACH = 6, 30.0
-"""Newton steps of polishing, and the length, in tolerances, of the longest: beyond it leads to another rest."""
 
+# Lengths that are tried for one crossing.
 ATTEMPTS = 4
-"""Lengths that are tried for one crossing."""
 
+# Where a crossing was too long, the next length aims at this part of the tolerance.
 GOAL = 0.5
-"""Where a crossing was too long, the next length aims at this part of the tolerance."""
 
+# Evaluations at the far end: two corrections of y² and a last look.
 CORRECTIONS = 3
-"""Evaluations at the far end: two corrections of y² and a last look."""
 
+# Corrections end where what is missing is this part of the tolerance, or more than this part of what it was before.
 GOOD, PROGRESS = 0.1, 0.5
-"""Corrections end where what is missing is this part of the tolerance, or more than this part of what it was before."""
 
+# The error of a crossing whose far end overflows, in units of S: much shorter next time.
 HOPELESS = 1e3
-"""The error of a crossing whose far end overflows, in units of S: much shorter next time."""
 
+# Largest share of the leader's β that may be gained in the first step behind a plateau.
 LARGEST_RATIO = 0.5
-"""Largest share of the leader's β that may be gained in the first step behind a plateau."""
 
+# Instants saved inside a plateau, as −log y. At e^-40 the leader's β is below the round-off of its size at the end.
 LANDMARKS = np.arange(40, 0, -2)
-"""Instants saved inside a plateau, as −log y. At e^-40 the leader's β is below the round-off of its size at the end."""
 
 
 @dataclass(frozen=True, eq=False)
