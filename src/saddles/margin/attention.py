@@ -23,7 +23,7 @@ from scipy.linalg import lu_factor, lu_solve
 
 from saddles.margin.task import Tokens
 from saddles.solvers.log_scale import LogScale
-from saddles.solvers.stiff import Solve
+from saddles.solvers.multistep import Solve, StiffFlow
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class Coefficients:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionFlow(ABC):
+class AttentionFlow(StiffFlow, ABC):
     """What the three flows share."""
 
     task: Tokens

@@ -13,12 +13,12 @@ from saddles.errors import SaddlesError
 from saddles.margin.attention import AttentionFlow
 from saddles.runtime.progress import bar
 from saddles.solvers.dynamics import Dynamics, Path
-from saddles.solvers.ndf import StepError
-from saddles.solvers.stiff import Implicit
+from saddles.solvers.multistep import Multistep, Snapshot, StepError
 
 State = Float[np.ndarray, "entry"]
 Clock = Float[np.ndarray, "time"]
 
+# Rates of two instants that differ by less are taken as equal: (1 − e^−x)/x is 1 there to rounding.
 TOLERANCES = (1e-12, 1e-8)
 """Where no tolerance is given it is 0.1/until_norm, but within these: below 1e-12 rounding of the state decides."""
 
@@ -40,7 +40,6 @@ LONGEST_WAIT = 20
 """Solver steps after which an instant is saved though the norm has hardly grown: plateaus are seen too."""
 
 EQUAL_RATES = 1e-9
-"""Rates of two instants that differ by less are taken as equal: (1 − e^−x)/x is 1 there to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,10 +146,7 @@ class _Tour:
     def __post_init__(self) -> None:
         size = float(np.abs(self.start).max())
         atol = ABSOLUTE * self.method.error * (size if size > 0 else 1.0)
-        try:
-            self.stepper = Implicit(self.flow, self.start, rtol=self.method.error, atol=atol)
-        except StepError as error:
-            raise SaddlesError("The gradient at the start is not finite. Lower the scale.") from error
+        self.stepper = Multistep(self.flow, self.start, rtol=self.method.error, atol=atol)
         self.norm = self._norm(self.start)
         self.clock = GradientTime(self.flow)
         self.clock.move(0.0, self.start)
@@ -205,14 +201,13 @@ class _Tour:
         if self.times[-1] < self.stepper.time:
             self._save()
 
-    def _land(self, before: tuple[object, ...], target: float) -> float:
+    def _land(self, before: Snapshot, target: float) -> float:
         """The norm after a step; a step beyond the target is taken back and shortened until it ends there."""
         norm = self._norm(self.stepper.state)
         if norm < target:
             return norm
-        begin = float(before[1])  # type: ignore[arg-type]
-        low, high = 0.0, self.stepper.time - begin
-        below, above = self._norm(before[0]), norm  # type: ignore[arg-type]
+        low, high, begin = 0.0, self.stepper.time - before.time, before.time
+        below, above = self._norm(before.state), norm
         for _ in range(LANDINGS):
             if abs(above / target - 1) < REACHED:
                 break

@@ -8,11 +8,11 @@ Constraints = Float[np.ndarray, "constraint coordinate"]
 Columns = Float[np.ndarray, "row constraint"]
 Shares = Float[np.ndarray, "constraint"]
 
+# A hull nearer to 0 than this part of its longest column contains 0, up to rounding.
 INDEPENDENT = 1e-14
 """Eigenvalues of the Gram matrix below this part of the largest are rounding."""
 
 TOUCHING = 1e-9
-"""A hull nearer to 0 than this part of its longest column contains 0, up to rounding."""
 
 
 def separation(left: Constraints, right: Constraints, diagonal: bool) -> float:
