@@ -105,3 +105,49 @@ def test_lists_of_the_probe_need_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def _without(packages: list[str], code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a Python in which these packages cannot be imported."""
+    block = f"""
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+    return subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True)
+
+
+def test_probe_works_without_jax():
+    code = (
+        "import torch, saddles, saddles.cli; from saddles import probe; from saddles.probe import find_layout, spectra;"
+        "block = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True);"
+        "heads = probe.heads(block); print(len(heads.heads)); import saddles.sweeps.api, saddles.probe.inspection;"
+        "import saddles.probe.lora.plan, saddles.transformers.training"
+    )
+    done = _without(["jax", "jaxlib", "diffrax", "equinox", "cvxpy", "jaxtyping"], code)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+
+
+def test_labs_work_without_torch():
+    code = (
+        "import saddles; from saddles import linear;"
+        "run = saddles.simulate(linear.TwoLayer(9, 0.1), linear.Denoising(4, 1), linear.GradientDescent(0.1, 3));"
+        "print(run.sizes['time'])"
+    )
+    done = _without(["torch", "transformers", "peft", "safetensors", "accelerate"], code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "4"
+
+
+def test_a_missing_half_names_its_extra():
+    told = _without(["jax"], "from saddles import linear; linear.TwoLayer; linear.GradientFlow")
+    assert "pip install 'saddles[labs]'" in told.stderr
+    told = _without(["torch"], "from saddles import probe; probe.SaddlesCallback; probe.recorded('x')")
+    assert told.returncode != 0

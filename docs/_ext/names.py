@@ -42,7 +42,8 @@ class Names(SphinxDirective):
         lines += [f"   {name}" for name in kept]
         for name in kept:
             thing = getattr(importlib.import_module(package), name)
-            shared = thing.__module__.startswith("saddles.core") and package != "saddles"  # indexed on core's page
+            home = getattr(thing, "__module__", "")
+            shared = package != "saddles" and home.startswith(("saddles.core", "saddles.solvers"))  # indexed elsewhere
             lines += ["", *_entry(thing, name), *["   :no-index:"] * shared]
         box = nodes.container()
         self.state.nested_parse(StringList([*lines, "```"], self.get_source_info()[0]), self.content_offset, box)
@@ -68,6 +69,8 @@ class Also(SphinxDirective):
 
 
 def _entry(thing: Any, name: str) -> list[str]:
+    if not callable(thing):
+        return [f".. autodata:: {name}"]
     if not inspect.isclass(thing):
         return [f".. autofunction:: {name}"]
     kind = "autoexception" if issubclass(thing, Exception) else "autoclass"

@@ -2,10 +2,9 @@
 Add your own theory
 ===================
 
-``saddles.predict`` takes any theory, also one that you write today. It looks for a function
-``predict`` in the module ``theory`` of the package that the theory's class lives in;
-``saddles.simulate`` looks for a module ``simulate`` beside a model's class in the same way.
-So a theory of your own is one small package, and saddles need not know it.
+``saddles.predict`` asks the theory itself: any object with a method ``predict`` will do, also
+one that you write in a notebook cell today. ``saddles.simulate`` asks the model in the same
+way. ``saddles.protocols`` lists what each of them may be asked.
 
 As an example we put a popular belief to the test: *each mode of a linear network learns along
 its own logistic curve*, the exact solution of Saxe, McClelland and Ganguli for balanced,
@@ -27,61 +26,41 @@ aligned starts, used for a network that starts from random weights.
 # left of the initialisation is :math:`s_i(0)`, for which we take the one scale that the
 # network has, σ²w.
 #
-# Below, the package ``logistic`` is written to a folder of its own, as you would write it in
-# your editor.
+# A theory gets the model, the task, and the instants at which it should speak. It returns a
+# trajectory, which ``saddles.trajectory`` makes from arrays.
 
-import sys
-import tempfile
-from pathlib import Path
-
-package = Path(tempfile.mkdtemp()) / "logistic"
-package.mkdir()
-(package / "__init__.py").write_text("from logistic.theory import Logistic as Logistic\n")
-code = '''
-"""Each mode learns alone."""
-
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
-from saddles.core.trajectory import make_trajectory
+import saddles
 
 
 @dataclass(frozen=True)
 class Logistic:
     """s' = (4/d²) s (y − s) for every mode of the observation, from s(0) = σ²w."""
 
-
-def predict(model, task, theory, *, times=None, seed=0, **options):
-    """What `saddles.simulate` would measure, if the belief were true."""
-    began = time.perf_counter()
-    left, goal, right = np.linalg.svd(np.asarray(task.observed))
-    clock = np.asarray(times, dtype=float)
-    start = np.full_like(goal, model.threshold)
-    growth = np.exp(-4 * goal * clock[:, None] / goal.size**2)
-    modes = goal / (1 + (goal / start - 1) * growth)
-    matrices = np.einsum("im,tm,mj->tij", left, modes, right)
-    return make_trajectory(
-        {
+    def predict(self, model, task, *, times):
+        left, goal, right = np.linalg.svd(np.asarray(task.observed))
+        growth = np.exp(-4 * goal * times[:, None] / goal.size**2)
+        modes = goal / (1 + (goal / model.threshold - 1) * growth)
+        matrices = np.einsum("im,tm,mj->tij", left, modes, right)
+        variables = {
             "singular_value": (("time", "mode"), -np.sort(-modes, axis=1)),
-            "train_error": (("time",), np.mean((matrices - task.observed) ** 2, axis=(1, 2))),
-            "test_error": (("time",), np.mean((matrices - task.target) ** 2, axis=(1, 2))),
-        },
-        clock,
-        unit="gradient time",
-        wall_time=time.perf_counter() - began,
-        kind="predicted",
-        model=model,
-        task=task,
-        theory=theory,
-        seed=seed,
-    )
-'''
-(package / "theory.py").write_text(code)
-sys.path.insert(0, str(package.parent))
+            "train_error": np.mean((matrices - task.observed) ** 2, axis=(1, 2)),
+            "test_error": np.mean((matrices - task.target) ** 2, axis=(1, 2)),
+        }
+        return saddles.trajectory(variables, times, model=model, task=task, theory=self)
 
-from logistic import Logistic
+
+# %%
+# It takes ``times`` and nothing else. Who passes it a ``device`` or a ``seed`` is told so, in
+# one sentence, instead of being ignored.
+
+try:
+    saddles.predict(None, None, Logistic(), times=[0.0, 1.0], device="gpu")
+except saddles.SaddlesError as error:
+    print(error)
 
 # %%
 # Against a run
@@ -90,7 +69,6 @@ from logistic import Logistic
 # From here on nothing is special: it is predicted and compared like the theories that come
 # with the lab.
 
-import saddles
 from saddles.linear import Denoising, GradientDescent, SelfConsistent, TwoLayer
 
 task = Denoising(dim=60, rank=3)
@@ -108,15 +86,12 @@ print(saddles.compare(measured, predicted)["error"].sel(kind="max_relative").to_
 # each, says where the belief is a theory. The lab's own theory runs beside it as the
 # standard.
 
-import numpy as np
-
 scales = 10.0 ** np.linspace(-6, 2, 9)
 seeds = [0, 1, 2]
 
 
-def error(theory, model, seed, run):
+def error(run, guess):
     """The largest relative error of the test error along a run."""
-    guess = saddles.predict(model, task, theory, times=run["time"], seed=seed)
     return float(
         saddles.compare(run, guess)["error"].sel(variable="test_error", kind="max_relative")
     )
@@ -127,8 +102,10 @@ for row, scale in enumerate(scales):
     network = TwoLayer(width=10**6, variance=scale / 10**6)
     for column, seed in enumerate(seeds):
         run = saddles.simulate(network, task, method, seed=seed)
-        table[0, row, column] = error(Logistic(), network, seed, run)
-        table[1, row, column] = error(SelfConsistent(method), network, seed, run)
+        guess = saddles.predict(network, task, Logistic(), times=run["time"])
+        table[0, row, column] = error(run, guess)
+        guess = saddles.predict(network, task, SelfConsistent(method), seed=seed)
+        table[1, row, column] = error(run, guess)
 
 # %%
 

@@ -83,7 +83,7 @@ def _parse(words: list[str], sketch: bool) -> bool:
 
 
 def _packages() -> list[str]:
-    inside = [n for n in saddles.__all__ if inspect.ismodule(getattr(saddles, n))]
+    inside = [n for n in saddles.__all__ if inspect.ismodule(getattr(saddles, n)) and n != "figures"]
     return ["saddles", *(f"saddles.{n}" for n in inside)]
 
 

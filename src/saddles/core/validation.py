@@ -1,26 +1,28 @@
 """Arguments of `simulate` and `predict`, checked the same way in every lab."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from saddles.errors import SaddlesError
 
 PRECISIONS = ("float64", "float32")
 
 
-def check_keep(keep: Sequence[str] | None, keepable: Sequence[str]) -> tuple[str, ...]:
+def check_keep(keep: object, keepable: Sequence[str]) -> tuple[str, ...]:
     """Refuse names that cannot be kept."""
     if isinstance(keep, str):
         raise SaddlesError.must_be("keep", "a list of names", keep, f"Write keep=[{keep!r}]")
-    for name in keep or ():
+    names = tuple(keep) if isinstance(keep, Iterable) else ()
+    if keep is not None and not isinstance(keep, Iterable):
+        raise SaddlesError.must_be("keep", "a list of names", keep)
+    for name in names:
         if name not in keepable:
             raise SaddlesError.must_be("keep", f"names out of {', '.join(keepable) or 'nothing'}", name)
-    return tuple(keep or ())
+    return names
 
 
-def check_times(times: npt.ArrayLike | None) -> np.ndarray | None:
+def check_times(times: object) -> np.ndarray | None:
     """Increasing finite times of at least 0, or None."""
     if times is None:
         return None
@@ -36,7 +38,7 @@ def check_times(times: npt.ArrayLike | None) -> np.ndarray | None:
     return checked
 
 
-def check_seeds(seed: int | np.integer | Sequence[int]) -> list[int] | int:
+def check_seeds(seed: object) -> list[int] | int:
     """One seed or a list of them, as plain non-negative integers."""
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
         numbers = [seed]
@@ -49,7 +51,7 @@ def check_seeds(seed: int | np.integer | Sequence[int]) -> list[int] | int:
     return int(seed) if isinstance(seed, int | np.integer) else [int(n) for n in numbers]
 
 
-def check_precision(precision: str) -> None:
+def check_precision(precision: object) -> None:
     """Refuse anything but the two floating-point types."""
     if precision not in PRECISIONS:
         raise SaddlesError.must_be("precision", "'float64' or 'float32'", precision)

@@ -15,6 +15,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+_LABS = ("cvxpy", "diffrax", "equinox", "jax", "jaxtyping")
+_PROBE = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers")
+EXTRAS = dict.fromkeys(_LABS, "labs") | dict.fromkeys(_PROBE, "probe")
+"""Package -> the extra of saddles that brings it."""
+
 _EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
@@ -43,6 +48,13 @@ def lazy_exports(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if homes[name] == package:  # a part of the package itself, such as saddles.linear
             return importlib.import_module(f"{package}.{name}")
-        return getattr(importlib.import_module(homes[name]), name)
+        try:
+            return getattr(importlib.import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            words = f"{package}.{name} needs {error.name}, which is not installed: pip install 'saddles[{extra}]'"
+            raise ModuleNotFoundError(words, name=error.name) from error
 
     return fetch, lambda: names, names

@@ -1,0 +1,195 @@
+"""Models, theories and methods of the user's own, as one would write them in a notebook cell."""
+
+import inspect
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+import saddles
+from saddles.core.status import Ending, Status, status_of
+from saddles.linear import Denoising, GradientDescent, GradientFlow, SelfConsistent, TwoLayer
+
+TIMES = np.linspace(0.0, 2.0, 5)
+simulate, predict = inspect.unwrap(saddles.simulate), inspect.unwrap(saddles.predict)
+"""As users have them: without the type checks that these tests add, which would refuse first."""
+
+
+@dataclass(frozen=True)
+class Decay:
+    """A model in a few lines: x' = −rate x from a drawn start."""
+
+    rate: float = field(default=1.0, metadata=saddles.AXIS)
+
+    def simulate(self, task, method, *, times, seed, **options):
+        start = np.random.default_rng(seed).normal()
+        return saddles.trajectory({"x": start * np.exp(-self.rate * times)}, times, model=self, seed=seed)
+
+
+class Forever:
+    """A theory in a few lines: nothing ever changes."""
+
+    def predict(self, model, task, *, times, seed):
+        start = np.random.default_rng(seed).normal()
+        return saddles.trajectory({"x": np.full(len(times), start)}, times, theory=self)
+
+
+def test_own_model_and_theory():
+    measured = saddles.simulate(Decay(), None, None, times=TIMES, seed=3)
+    predicted = saddles.predict(Decay(), None, Forever(), times=TIMES, seed=3)
+    error = saddles.compare(measured, predicted)["error"].sel(variable="x", kind="max_absolute")
+    start = np.random.default_rng(3).normal()
+    assert float(error) == pytest.approx(abs(start) * (1 - np.exp(-2.0)))
+    assert predicted.attrs["theory"] == "Forever()", "no address in what is stored"
+
+
+def test_lists_of_an_own_model_become_axes():
+    runs = saddles.simulate(Decay(rate=[1.0, 2.0]), None, None, times=TIMES, seed=[0, 1, 2])
+    assert runs["x"].dims == ("time", "rate", "seed")
+    alone = saddles.simulate(Decay(rate=2.0), None, None, times=TIMES, seed=1)
+    np.testing.assert_array_equal(runs["x"].sel(rate=2.0, seed=1), alone["x"])
+
+
+def test_own_theory_of_a_model_of_a_lab():
+    class Frozen:
+        def predict(self, model, task, *, times, seed, **options):
+            inner, outer = model.start(task, seed)
+            values = np.linalg.svd(outer @ inner.T, compute_uv=False)
+            return saddles.trajectory({"singular_value": (("time", "mode"), np.tile(values, (len(times), 1)))}, times)
+
+    task, model = Denoising(6, 2), TwoLayer(100, 1e-2)
+    measured = saddles.simulate(model, task, GradientFlow(), times=TIMES)
+    predicted = saddles.predict(model, task, Frozen(), times=TIMES)
+    np.testing.assert_allclose(predicted["singular_value"][0], measured["singular_value"][0], rtol=1e-9)
+    assert float(saddles.compare(measured, predicted)["error"].sel(kind="final").max()) > 1e-3
+
+
+def test_theory_of_a_lab_for_an_own_model():
+    @dataclass(frozen=True)
+    class Balanced:
+        """Only what the theory reads of a network: its start, its width and σ²w."""
+
+        width: int = 8
+        threshold: float = 1e-3
+        random: bool = False
+
+        def start(self, task, seed=0):
+            factor = 0.1 * np.eye(task.shape[0])
+            return factor, factor
+
+    predicted = saddles.predict(Balanced(), Denoising(6, 2), SelfConsistent(), times=TIMES)
+    np.testing.assert_allclose(predicted["singular_value"][0], 0.01, rtol=1e-9)
+
+
+def test_own_method_trains_a_model_of_a_lab():
+    from saddles.solvers.dynamics import Path
+
+    class HalfSteps:
+        """Gradient descent in twice as many steps of half the size."""
+
+        def follow(self, dynamics, times=None):
+            path = GradientDescent(rate=0.5, steps=40, save_every=2).follow(dynamics, times)
+            return Path(path.times, path.saved, path.state, path.status, path.steps)
+
+    task, model = Denoising(6, 2), TwoLayer(100, 1e-2)
+    halves = saddles.simulate(model, task, HalfSteps())
+    wholes = saddles.simulate(model, task, GradientDescent(rate=1.0, steps=20))
+    assert float(saddles.compare(wholes, halves)["error"].sel(variable="loss", kind="max_relative")) < 0.05
+    assert not np.array_equal(wholes["loss"], halves["loss"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"device": "tpu:9"}, "`device` has no meaning for Forever: it takes times, seed"),
+        ({"precision": "float32"}, "`precision` has no meaning for Forever"),
+        ({"keep": ("x",)}, "`keep` has no meaning for Forever"),
+        ({"speed": 3}, "`speed` has no meaning for Forever"),
+        ({"precision": "float16"}, "`precision` must be 'float64' or 'float32'; got 'float16'"),
+        ({"times": [1.0, 0.0]}, "`times` must be increasing numbers of at least 0"),
+        ({"times": "soon"}, "`times` must be"),
+        ({"seed": "x"}, "`seed` must be an integer of at least 0"),
+        ({"seed": []}, "`seed` must be"),
+        ({"seed": -1}, "`seed` must be"),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(words, told):
+    with pytest.raises(saddles.SaddlesError, match=told):
+        predict(Decay(), None, Forever(), **({"times": TIMES} | words))
+
+
+@pytest.mark.parametrize("thing", [object(), Decay, 3])
+def test_what_is_no_model_is_refused(thing):
+    with pytest.raises(saddles.SaddlesError, match="The model must"):
+        simulate(thing, None, None, times=TIMES)
+
+
+def test_seeds_that_change_nothing_are_refused():
+    @dataclass(frozen=True)
+    class Fixed:
+        random: bool = False
+
+        def simulate(self, task, method, *, times, seed=0):
+            return saddles.trajectory({"x": times}, times)
+
+    saddles.simulate(Fixed(), None, None, times=TIMES)
+    for seed in (1, [0, 1, 2]):
+        with pytest.raises(saddles.SaddlesError, match="`seed` has no effect"):
+            saddles.simulate(Fixed(), None, None, times=TIMES, seed=seed)
+
+
+def test_runs_on_different_clocks_are_not_stacked():
+    class Own:
+        def simulate(self, task, method, *, seed):
+            return saddles.trajectory({"x": np.zeros(3)}, np.arange(3.0) * (seed + 1))
+
+    with pytest.raises(saddles.SaddlesError, match="Give `times`"):
+        saddles.simulate(Own(), None, None, seed=[0, 1])
+
+
+def test_several_runs_share_the_longest_horizon_and_run_once():
+    calls = []
+
+    class Own:
+        def horizon(self, task, method, *, seed):
+            return np.linspace(0, seed + 1.0, 3), Status(Ending.CONVERGED)
+
+        def simulate(self, task, method, *, seed, times=None):
+            calls.append(seed)
+            return saddles.trajectory({"x": times}, times)
+
+    runs = saddles.simulate(Own(), None, None, seed=[0, 4, 2])
+    assert calls == [0, 4, 2]
+    assert float(runs["time"][-1]) == 5.0
+
+
+def test_status_is_a_value():
+    assert Status.parse("stopped: diverged at step 3").ending is Ending.DIVERGED
+    assert Status.parse("stopped: interrupted").ending is Ending.INTERRUPTED
+    assert Status.parse("finished").ok
+    for status in (Status(), Status(Ending.DIVERGED, "at step 3; try a smaller rate"), Status(Ending.INTERRUPTED)):
+        assert Status.parse(str(status)) == status
+    together = Status.all_of([Status(), Status(Ending.STOPPED, "too long"), Status(Ending.CONVERGED)])
+    assert (together.ending, together.reason) == (Ending.STOPPED, "too long")
+    assert Status.all_of([Status(Ending.CONVERGED)] * 2).ending is Ending.CONVERGED
+    assert status_of(saddles.trajectory({"x": TIMES}, TIMES, status=Status(Ending.FAILED, "no"))).reason == "no"
+
+
+@pytest.mark.parametrize("shape", [(4,), (5, 2)])
+def test_arrays_that_do_not_fit_the_times_are_refused(shape):
+    with pytest.raises(saddles.SaddlesError, match="does not fit"):
+        saddles.trajectory({"x": np.zeros(shape)}, TIMES)
+
+
+def test_jax_stays_as_the_user_has_it():
+    """Numbers are float64 inside saddles, and JAX is in single precision again afterwards."""
+    code = (
+        "import jax.numpy as jnp, numpy as np, saddles; from saddles import linear; "
+        "run = saddles.simulate(linear.TwoLayer(9, 0.1), linear.Denoising(4, 1), linear.GradientFlow(until=1.0)); "
+        "theory = saddles.predict(linear.TwoLayer(9, 0.1), linear.Denoising(4, 1), linear.SelfConsistent(), times=[1]);"
+        "print(run['loss'].dtype, theory['loss'].dtype, jnp.ones(1).dtype)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["float64", "float64", "float32"]
