@@ -5,8 +5,8 @@ import numpy as np
 from saddles.core.assumptions import Assumption, Assumptions
 from saddles.core.trajectory import Trajectory
 from saddles.diagonal.rest import flow_to_rest
-from saddles.diagonal.risk import ProductNetwork, Risk, check_network, risk_of
-from saddles.diagonal.task import Task
+from saddles.diagonal.risk import Risk, check_network, risk_of
+from saddles.diagonal.task import check_task
 from saddles.errors import SaddlesError
 from saddles.runtime.precision import in_double_precision
 
@@ -19,7 +19,7 @@ NEAR = 1e-3
 
 @in_double_precision
 def check_assumptions(
-    model: ProductNetwork, task: Task, predicted: Trajectory, *, radius: float = 1e-2, trials: int = 2, seed: int = 0
+    model: object, task: object, predicted: Trajectory, *, radius: float = 1e-2, trials: int = 2, seed: int = 0
 ) -> Assumptions:
     """Check Assumptions 4.3, 4.4 and 4.5 at every stage that `Incremental` predicted.
 
@@ -37,14 +37,14 @@ def check_assumptions(
         radius, trials: size and number of the perturbations of 4.5; trials=0 leaves it out.
         seed: of the initial weights and of the perturbations.
     """
-    check_network(model, check_assumptions)
+    network = check_network(model, check_assumptions)
     if "stage_beta" not in predicted:
         raise SaddlesError(
             "`predicted` must be a prediction of Incremental, with `stage_beta`; got a trajectory with "
             f"{', '.join(sorted(map(str, predicted.data_vars))[:4])}. Pass predict(model, task, Incremental())."
         )
-    risk = risk_of(model, task)
-    u, v = model.start(task, seed)
+    risk = risk_of(network, check_task(task, model))
+    u, v = network.start(task, seed)
     draw = np.random.default_rng([seed, 37])
     betas, ties = predicted["stage_beta"].values, predicted["stage_tie"].values
     gaps = np.where(ties > 1, 0.0, predicted["stage_gap"].values)
@@ -57,7 +57,7 @@ def check_assumptions(
     for stage, beta in enumerate(betas):
         checks.append(_positive("4.4", stage, curvature(risk, beta), "smallest over largest curvature"))
     for stage, beta in enumerate(betas):
-        before = betas[stage - 1] if stage else np.zeros(model.coordinates)
+        before = betas[stage - 1] if stage else np.zeros(network.coordinates)
         new, side = int(predicted["stage_coordinate"][stage]), int(predicted["stage_sign"][stage])
         ran = trials if ties[stage] == 1 else 0
         apart = [_distance(risk, before, new, side, beta, radius, draw) for _ in range(ran)]

@@ -42,6 +42,11 @@ LATEST = 1e4
 """A flow that does not come to rest is given up at this rescaled time over 1/max|g(0)|, the first activation's."""
 
 
+def _unused(*words: object) -> Any:
+    """A slope that is never asked for."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
 class SmallStart(Dynamics[State, Args]):
     """Training from small initial weights, held as ordinary numbers.
@@ -54,7 +59,7 @@ class SmallStart(Dynamics[State, Args]):
     """
 
     unit: float = 1.0
-    slope_on: Callable[[State, Args, Array], State] | None = None
+    slope_on: Callable[[State, Args, Array], State] = _unused
     samples: int = 0
     seed: int = 0
 
@@ -236,8 +241,8 @@ class Descent:
             return self._full.follow(dynamics, times)
         own = _small_start(dynamics, self, "GradientDescent")
         drawn = np.random.default_rng([own.seed, 36]).integers(own.samples, size=(self.steps, self.batch))
-        counted = Dynamics(
-            (own.start, jnp.asarray(0)), (own.args, jnp.asarray(drawn)), own.slope, _SeeCounted(own.observe),
+        counted: Dynamics[Any, Any] = Dynamics(
+            (own.start, jnp.asarray(0)), (own.args, jnp.asarray(drawn)), _unused, _SeeCounted(own.observe),
             guard=own.guard, title=own.title,
         )  # fmt: skip
         return self._full.repeat(_BatchStep(own.slope_on), counted, times)

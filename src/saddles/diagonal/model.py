@@ -20,7 +20,6 @@ from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory
 from saddles.diagonal.scale import LogAlpha, check_log_alpha
 from saddles.diagonal.simulate import common_clock, full_problem, product_problem, train_full, train_products
-from saddles.diagonal.task import Task
 from saddles.errors import SaddlesError
 from saddles.protocols import AXIS
 from saddles.runtime.device import on_device
@@ -85,7 +84,7 @@ class Network(ABC):
         """A teacher's β: the product of two standard Gaussian vectors."""
         return draw.normal(size=self.coordinates) * draw.normal(size=self.coordinates)
 
-    def start(self, task: Task | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def start(self, task: object = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """u₀ and v₀ before the factor α^a: i.i.d. N(0, 1), unless the model was given `weights`.
 
         They do not depend on the task.
@@ -104,7 +103,7 @@ class Network(ABC):
     @in_double_precision
     def simulate(
         self,
-        task: Task,
+        task: object,
         method: object,
         *,
         times: np.ndarray | None = None,
@@ -127,7 +126,7 @@ class Network(ABC):
 
     @in_double_precision
     def horizon(
-        self, task: Task, method: object, *, seed: int = 0, device: str | None = None, precision: str = "float64"
+        self, task: object, method: object, *, seed: int = 0, device: str | None = None, precision: str = "float64"
     ) -> tuple[np.ndarray | None, Status]:
         """The rescaled times of a run without `times`, where several must share them."""
         with on_device(device):
@@ -411,14 +410,14 @@ class FullHead:
         scale = self.dim**-0.5 * self.width**-0.25 if self.scale is None else self.scale
         return scale * draw.normal(size=(4, self.dim, self.width))
 
-    def start(self, task: Task | None = None, seed: int = 0) -> np.ndarray:
+    def start(self, task: object = None, seed: int = 0) -> np.ndarray:
         """The four matrices before the factor α, i.i.d. N(0, 1), stacked; they do not depend on the task."""
         return np.random.default_rng([seed, 35]).normal(size=(4, self.dim, self.width))
 
     @in_double_precision
     def simulate(
         self,
-        task: Task,
+        task: object,
         method: object,
         *,
         times: np.ndarray | None = None,
@@ -436,7 +435,7 @@ class FullHead:
 
     @in_double_precision
     def horizon(
-        self, task: Task, method: object, *, seed: int = 0, device: str | None = None, precision: str = "float64"
+        self, task: object, method: object, *, seed: int = 0, device: str | None = None, precision: str = "float64"
     ) -> tuple[np.ndarray | None, Status]:
         """The rescaled times of a run without `times`, where several must share them."""
         with on_device(device):

@@ -1,10 +1,12 @@
 """How a run of the diagonal lab is labelled; simulation and theory bring their own dynamics to it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
+from saddles.diagonal.risk import ProductNetwork
 
 UNIT = "rescaled time, t / log(1/α)"
 """One unit of `time` in this lab. Results of version 0.1 may hold it as the coordinate `rescaled_time` instead."""
@@ -17,8 +19,7 @@ def to_trajectory(
     task: object,
     *,
     coords: Mapping[str, object],
-    status: object,
-    **facts: object,
+    **facts: Any,  # further keywords of `make_trajectory`
 ) -> Trajectory:
     """Give arrays their names, the rescaled clock and their provenance.
 
@@ -27,12 +28,10 @@ def to_trajectory(
         times: t / log(1/α), shape (time,).
         model: its `coordinates` and `families` become axes, where it has them.
         coords: further coordinates.
-        facts: further attributes.
+        facts: status, costs and further attributes.
     """
     own: dict[str, object] = dict(coords)
-    if hasattr(model, "coordinates"):
+    if isinstance(model, ProductNetwork):
         own["coordinate"] = np.arange(model.coordinates)
         own["family"] = ("coordinate", np.array(model.families))
-    return make_trajectory(
-        variables, times, unit=UNIT, coords=own, status=status, lab="diagonal", model=model, task=task, **facts
-    )  # type: ignore[arg-type]
+    return make_trajectory(variables, times, unit=UNIT, coords=own, lab="diagonal", model=model, task=task, **facts)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from saddles.diagonal.task import Loss, Task, check_task
+from saddles.diagonal.task import Loss, Task
 from saddles.errors import SaddlesError
 
 Parameters = Float[Array, "..."]
@@ -39,11 +39,11 @@ class ProductNetwork(Protocol):
         """The name of the matrix that each coordinate is a diagonal entry of."""
         ...
 
-    def output(self, beta: Array, inputs: Array) -> Array:
+    def output(self, beta: Array, inputs: Array, /) -> Array:
         """H of a whole batch, samples first."""
         ...
 
-    def start(self, task: Task | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def start(self, task: object = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """u₀ and v₀, before the factor α^a."""
         ...
 
@@ -173,7 +173,6 @@ def risk_of(model: ProductNetwork, task: Task, precision: str = "float64") -> Ri
 
 def mean_of(model: object, task: Task, precision: str = "float64") -> Mean:
     """The loss as a JAX function of the model's parameters."""
-    check_task(task, model)
     targets = np.asarray(task.targets)
     kind = precision if np.issubdtype(targets.dtype, np.floating) else targets.dtype  # labels stay integers
     inputs = jnp.asarray(np.asarray(task.inputs), dtype=precision)

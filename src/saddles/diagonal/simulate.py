@@ -14,7 +14,7 @@ from saddles.diagonal.method import CrossedPath, Products, SmallStart
 from saddles.diagonal.observe import to_trajectory
 from saddles.diagonal.risk import Mean, ProductNetwork, mean_of, risk_of
 from saddles.diagonal.scale import refuse_tiny, scale_of
-from saddles.diagonal.task import Task
+from saddles.diagonal.task import check_task
 from saddles.solvers.dynamics import Path, check_method
 from saddles.solvers.log_scale import LogScale
 
@@ -54,11 +54,11 @@ def see_products(state: Pair, mean: Mean) -> dict[str, Array]:
 
 
 def product_problem(
-    model: ProductNetwork, task: Task, method: object, seed: int, precision: str
+    model: ProductNetwork, task: object, method: object, seed: int, precision: str
 ) -> Products | SmallStart[Pair, Mean]:
     """The training problem in the coordinates that the method moves."""
     log_alpha = scale_of(model, method)
-    risk = risk_of(model, task, precision)
+    risk = risk_of(model, check_task(task, model), precision)
     u, v = model.start(task, seed)
     if hasattr(method, "follow_products"):
         return Products(risk, LogScale.from_weights(u, v, log_alpha, model.powers), log_alpha)
@@ -73,7 +73,7 @@ def product_problem(
 
 def train_products(
     model: ProductNetwork,
-    task: Task,
+    task: object,
     method: object,
     times: np.ndarray | None,
     seed: int,
@@ -115,12 +115,12 @@ def see_full(weights: Matrices, mean: Mean) -> dict[str, Array]:
 
 
 def full_problem(
-    model: object, weights: np.ndarray, task: Task, method: object, seed: int, precision: str
+    model: object, weights: np.ndarray, task: object, method: object, seed: int, precision: str
 ) -> SmallStart[Matrices, Mean]:
     """The training problem of a full head whose initial matrices are α times the given ones."""
     log_alpha = scale_of(model, method)
     refuse_tiny(log_alpha, model, "Use a larger α.")
-    mean = mean_of(model, task, precision)
+    mean = mean_of(model, check_task(task, model), precision)
     return SmallStart(
         jnp.asarray(np.exp(log_alpha) * weights, dtype=precision), mean, full_slope, see_full, title="full head",
         unit=-log_alpha, slope_on=full_slope_on, samples=len(mean.inputs), seed=seed,
@@ -130,7 +130,7 @@ def full_problem(
 def train_full(
     model: object,
     weights: np.ndarray,
-    task: Task,
+    task: object,
     method: object,
     times: np.ndarray | None,
     seed: int,
@@ -155,10 +155,11 @@ def common_clock(method: object, prepare: Callable[[], Products | SmallStart]) -
     Args:
         prepare: builds the training problem, where the method needs it.
     """
-    if not hasattr(method, "horizon"):
+    horizon = getattr(method, "horizon", None)
+    if horizon is None:
         return None, FINISHED
     problem = prepare()
-    clock, status = method.horizon(problem)
+    clock, status = horizon(problem)
     return None if clock is None else clock / problem.unit, status
 
 
@@ -167,7 +168,7 @@ def _labelled(
     path: Path,
     times: np.ndarray | None,
     model: object,
-    task: Task,
+    task: object,
     method: object,
     seed: int,
     unit: float,
@@ -178,10 +179,12 @@ def _labelled(
     Where `times` were given they are the clock, so that runs at several α share it; a method of steps has taken the
     nearest step, whose own time `gradient_time` tells. Otherwise the path's own times and steps are.
     """
-    given = times is not None and len(times) == len(path.times)
+    own, clock = coords | path.coords, path.times / unit
+    if times is not None and len(times) == len(path.times):
+        own, clock = coords, times
     variables["loss"] = (("time",), path.saved["loss"])
     variables["gradient_time"] = (("time",), path.times)
     return to_trajectory(
-        variables, times if given else path.times / unit, model, task, coords=coords if given else coords | path.coords,
-        kind="simulated", method=method, seed=seed, log_alpha=-unit, **path.facts,
+        variables, clock, model, task, coords=own, kind="simulated", method=method, seed=seed, log_alpha=-unit,
+        **path.facts,
     )  # fmt: skip

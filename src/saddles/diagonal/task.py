@@ -64,7 +64,7 @@ class Teacher(Protocol):
         """A teacher's parameters."""
         ...
 
-    def output(self, beta: Array, inputs: Array) -> Array:
+    def output(self, beta: Array, inputs: Array, /) -> Array:
         """The outputs of a teacher with these parameters."""
         ...
 
@@ -142,25 +142,33 @@ class TeacherStudent:
         if not 0 <= self.noise < float("inf"):
             raise SaddlesError.must_be("noise", "a standard deviation of at least 0", self.noise)
 
-    @cached_property
+    @property
     def inputs(self) -> np.ndarray:
         """N(0, 1) inputs, samples first."""
-        return self.model.sample(self.samples, self.tokens, np.random.default_rng([self.seed, 30]))
+        return self._drawn[0]
 
-    @cached_property
+    @property
     def truth(self) -> np.ndarray:
         """The teacher's β (for a full head: its four matrices, stacked)."""
-        draw = np.random.default_rng([self.seed, 31])
-        if self.teacher is not None:
-            return np.asarray(self.teacher, dtype=float)
-        beta = self.model.teach(draw)
-        if self.sparsity is not None:
-            beta = np.where(np.isin(np.arange(beta.size), draw.permutation(beta.size)[: self.sparsity]), beta, 0.0)
-        return beta
+        return self._drawn[1]
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The teacher's outputs."""
+        return self._drawn[2]
 
     @cached_property
     @in_double_precision
-    def targets(self) -> np.ndarray:
-        """The teacher's outputs."""
-        clean = np.asarray(self.model.output(jnp.asarray(self.truth), jnp.asarray(self.inputs)))
-        return clean + self.noise * np.random.default_rng([self.seed, 32]).normal(size=clean.shape)
+    def _drawn(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        inputs = self.model.sample(self.samples, self.tokens, np.random.default_rng([self.seed, 30]))
+        truth = self._teacher(np.random.default_rng([self.seed, 31]))
+        clean = np.asarray(self.model.output(jnp.asarray(truth), jnp.asarray(inputs)))
+        return inputs, truth, clean + self.noise * np.random.default_rng([self.seed, 32]).normal(size=clean.shape)
+
+    def _teacher(self, draw: np.random.Generator) -> np.ndarray:
+        if self.teacher is not None:
+            return np.asarray(self.teacher, dtype=float)
+        beta = self.model.teach(draw)
+        if self.sparsity is None:
+            return beta
+        return np.where(np.isin(np.arange(beta.size), draw.permutation(beta.size)[: self.sparsity]), beta, 0.0)

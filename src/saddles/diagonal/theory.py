@@ -13,9 +13,9 @@ from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.trajectory import Trajectory, Variable
 from saddles.diagonal.observe import to_trajectory
 from saddles.diagonal.rest import ZERO, Rest, flow_to_rest
-from saddles.diagonal.risk import ProductNetwork, Risk, check_network, risk_of
+from saddles.diagonal.risk import Risk, check_network, risk_of
 from saddles.diagonal.scale import scale_of, warn_moved
-from saddles.diagonal.task import Task
+from saddles.diagonal.task import check_task
 from saddles.errors import SaddlesError
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
@@ -62,7 +62,12 @@ class Incremental:
         if self.until is not None and not (math.isfinite(self.until) and self.until > 0):
             raise SaddlesError.must_be("until", "a positive rescaled time", self.until)
 
-    def horizon(self, model: ProductNetwork, task: Task) -> tuple[np.ndarray | None, Status]:
+    @property
+    def random(self) -> bool | None:
+        """False: the limit does not depend on what is drawn; None for the finite form, which reads the model's draw."""
+        return None if self._finite else False
+
+    def horizon(self, model: object, task: object) -> tuple[np.ndarray | None, Status]:
         """The limit jumps at the same times for every seed and α; finite forms need one clock, evenly until `until`."""
         if not self._finite:
             return None, FINISHED
@@ -78,8 +83,8 @@ class Incremental:
     @in_double_precision
     def predict(
         self,
-        model: ProductNetwork,
-        task: Task,
+        model: object,
+        task: object,
         *,
         times: np.ndarray | None = None,
         seed: int = 0,
@@ -94,12 +99,12 @@ class Incremental:
         the support), `stage_exit_force` (smallest |g| of those, relative to max|g(0)|), `stage_beta` and
         `stage_log_scale` (b at the activation). A tie breaks Assumption 4.3: all tied coordinates are started alike.
         """
-        check_network(model, self)
+        network = check_network(model, self)
         log_alpha = scale_of(model, self) if self._finite else None
-        u, v = model.start(task, seed)
+        u, v = network.start(task, seed)
         with on_device(device):
-            risk = risk_of(model, task, precision)
-            run = _run(risk, self, *_barriers(model.powers, u, v, log_alpha))
+            risk = risk_of(network, check_task(task, model), precision)
+            run = _run(risk, self, *_barriers(network.powers, u, v, log_alpha))
         clock = _clock(run, self.until) if times is None else times
         variables, coords = _variables(run, clock)
         if log_alpha is not None:
