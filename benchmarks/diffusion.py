@@ -84,22 +84,22 @@ def print_graphs(steps: int) -> None:
     import torch
 
     from saddles.diffusion import Circles, Evaluation, Plan, UNetShape, make_vdm
-    from saddles.diffusion.training import _Loop, _State
+    from saddles.diffusion.training import _Stepper
 
     for graphs in (False, True):
         device = torch.device("cuda")
         model = make_vdm(UNetShape()).to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
-        circles: Any = Circles(0.7)
+        circles = Circles(0.7)
         look = Evaluation(circles, None)  # type: ignore[arg-type]
-        loop = _Loop(_State(model, optimiser, torch.zeros(3, device=device)), circles, look, Plan(), 0, "")
+        stepper = _Stepper(model, optimiser, circles, look, Plan(), 0)
         if graphs:
-            loop.capture()
-        for _ in range(10):
-            loop._step()
+            stepper.capture()
+        for number in range(10):
+            stepper.step(number)
         torch.cuda.synchronize()
         began = time.perf_counter()
-        for _ in range(steps):
-            loop._step()
+        for number in range(steps):
+            stepper.step(10 + number)
         torch.cuda.synchronize()
-        print(f"{'graph' if graphs else 'launches'}: {1000 * (time.perf_counter() - began) / steps:.2f} ms a step")
+        print(f"{'graph' if graphs else 'launches'}: {1000 * (time.perf_counter() - began) / steps:.2f} ms per step")

@@ -2,8 +2,8 @@
 
     python -m benchmarks lora [--full]      --full: 4096-wide matrices too (minutes)
 
-Both are measured in one run, in turns, in processor seconds and on the clock. Plain: `torch.linalg.svd` in float32
-of the stored ΔW, once for each matrix, from which ranks and factors are read. Ours: eigenvalues of the Gram matrix in
+Both are measured in one run, alternately, in processor seconds and on the clock. Plain: `torch.linalg.svd` in float32
+of the stored ΔW, once for each matrix, from which ranks and factors are taken. Ours: eigenvalues of the Gram matrix in
 float64 for the plan, Lanczos vectors for the extraction.
 """
 
@@ -24,10 +24,10 @@ ENERGY = 0.9
 
 
 def spent(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Clock and processor seconds of one call, and what it gave."""
+    """Clock and processor seconds of one call, and its result."""
     began, used = time.perf_counter(), time.process_time()
-    made = work()
-    return time.perf_counter() - began, time.process_time() - used, made
+    result = work()
+    return time.perf_counter() - began, time.process_time() - used, result
 
 
 def change(shape: tuple[int, int]) -> tuple[Delta, torch.Tensor]:

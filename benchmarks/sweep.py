@@ -4,16 +4,16 @@
 
 Overhead is the time of the whole sweep, from the first task to the last commit, times the number of workers, less the
 seconds spent inside `run` and `claims`, for each cell. The plain loop computes the same cells and writes each with
-`saddles.save`, one folder a cell.
+`saddles.save`, one folder per cell.
 """
 
 import os
 import resource
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -25,13 +25,18 @@ from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.sweeps.api import sweep
 from saddles.sweeps.cells import Job, Task, compute
 
-ROW = Experiment("bench/trivial", "Next to nothing", "nobody", "benchmarks.sweep",
-                 {"tiny": Size(1, {"rate": 1.0, "points": 16})}, default="tiny")  # fmt: skip
+
+@dataclass(frozen=True)
+class Settings:
+    """Next to nothing."""
+
+    rate: Annotated[float, "how fast it decays"] = 1.0
+    points: Annotated[int, "instants"] = 16
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
-    times = np.linspace(0, 1, settings["points"])
-    value = np.exp(-settings["rate"] * times) * (1 + context.seed)
+def run(settings: Settings, context: Context) -> Trajectory:
+    times = np.linspace(0, 1, settings.points)
+    value = np.exp(-settings.rate * times) * (1 + context.seed)
     return make_trajectory({"value": (("time",), value)}, times, unit="t")
 
 
@@ -45,6 +50,12 @@ def figure(trajectory: Trajectory) -> Figure:
     return Figure()
 
 
+TRIVIAL = Experiment(
+    "bench/trivial", "Next to nothing", "nobody", sizes={"tiny": Size(1, Settings())}, default="tiny", run=run,
+    claims=claims, figure=figure,
+)  # fmt: skip
+
+
 def _memory() -> float:
     """MiB that this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -53,29 +64,30 @@ def _memory() -> float:
 
 def _sweep(rows: int, columns: int, on: str, workers: int | None, folder: Path) -> None:
     before, used = _memory(), time.process_time()
-    made = sweep(ROW, {"rate": list(np.linspace(0.1, 5, rows))}, seeds=columns, out=folder, on=on, workers=workers)
-    count, spent = rows * columns, made.facts["wall_time_s"]
-    inside = sum(row["seconds"] for row in made.rows.values())
+    rates = list(np.linspace(0.1, 5, rows))
+    result = sweep(TRIVIAL, {"rate": rates}, seeds=columns, out=folder, on=on, workers=workers)
+    count, spent = rows * columns, result.facts["wall_time_s"]
+    inside = sum(row["seconds"] for row in result.rows.values())
     slots = workers or 1
     files = sum(len(names) for _, _, names in os.walk(folder))
     size = sum((Path(home) / name).stat().st_size for home, _, names in os.walk(folder) for name in names)
     print(
-        f"{on}, {slots} worker(s), {count} cells: {spent:.1f} s, {1e3 * spent / count:.2f} ms a cell on the clock, "
-        f"{1e3 * (spent * slots - inside) / count:.2f} ms of overhead a cell and worker "
+        f"{on}, {slots} worker(s), {count} cells: {spent:.1f} s, {1e3 * spent / count:.2f} ms per cell on the clock, "
+        f"{1e3 * (spent * slots - inside) / count:.2f} ms of overhead per cell and worker "
         f"({1e3 * inside / count:.2f} ms inside); driver {1e3 * (time.process_time() - used) / count:.2f} processor ms "
-        f"a cell, {_memory() - before:+.0f} MiB; {files} files, {size / count:.0f} bytes a cell; "
+        f"per cell, {_memory() - before:+.0f} MiB; {files} files, {size / count:.0f} bytes per cell; "
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
-    assert not made.failed
+    assert not result.failed
 
 
 def _plain(count: int, folder: Path) -> None:
     began, used = time.perf_counter(), time.process_time()
     for k in range(count):
-        save(run({"rate": 1.0, "points": 16}, Context(seed=k)), folder / f"{k}.zarr")
+        save(run(Settings(), Context(seed=k)), folder / f"{k}.zarr")
     spent = 1e3 * (time.perf_counter() - began) / count
-    print(f"plain loop, a Zarr folder each: {spent:.2f} ms a cell, "
+    print(f"plain loop, a Zarr folder each: {spent:.2f} ms per cell, "
           f"{1e3 * (time.process_time() - used) / count:.2f} processor ms", flush=True)  # fmt: skip
 
 
@@ -89,10 +101,10 @@ def _together(count: int) -> None:
     for _ in range(4):
         for name, way in ways.items():
             began = time.process_time()
-            made = compute(Task(way, "tiny", tuple(jobs)))
-            assert isinstance(made, list)
+            outcomes = compute(Task(way, "tiny", tuple(jobs)))
+            assert isinstance(outcomes, list)
             spent[name].append(time.process_time() - began)
-            digests[name] = [one.digest for one in made]
+            digests[name] = [outcome.digest for outcome in outcomes]
     assert digests["together"] == digests["one by one"]
     best = {name: min(rows[1:]) for name, rows in spent.items()}
     print(
@@ -110,9 +122,3 @@ def main(full: bool = False) -> None:
         for rows in (10, 100) if full else (10, 20):
             _sweep(rows, 100, "embedded", 2, Path(home) / f"embedded-{rows}")
     print(f"largest memory of the driver: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
-
-
-if __name__ == "__main__":
-    import sys
-
-    main("--full" in sys.argv)

@@ -6,10 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields, replace
 
+import grid_experiment
 import pytest
 
 from saddles import cli
+from saddles.core import experiment
+from saddles.core.experiment import Size, find
+from saddles.core.status import Ending, Status
 
 TINY = ["--size", "tiny"]
 
@@ -36,6 +41,26 @@ def test_list_shows_every_experiment(command):
     assert code == 0
     assert "linear/figure-2" in out
     assert "paper" in out
+
+
+def test_show_prints_every_setting_with_its_documentation_and_values(command, monkeypatch):
+    changed = Size(90, replace(grid_experiment.ROW.sizes["tiny"].settings, points=64, levels=(3.0, 4.5)))
+    row = replace(grid_experiment.ROW, sizes={**grid_experiment.ROW.sizes, "laptop": changed}, needs=("cifar10",))
+    monkeypatch.setattr(experiment, "_own", {row.name: row})
+    code, out, _ = command("show", "toy/grid")
+    assert code == 0
+    for line in (
+        "toy/grid: A decay on a grid",
+        "paper: nobody",
+        "data: cifar10",
+        "tiny 1 s (default), laptop 1.5 min",
+    ):
+        assert line in out
+    lines = {line.split()[0]: " ".join(line.split()) for line in out.splitlines() if line.strip()}
+    assert lines["setting"] == "setting what it is tiny laptop"
+    assert lines["points"] == "points instants that are saved 4 64"
+    assert lines["levels"] == "levels nothing depends on them 1.0,2.0 3.0,4.5"
+    assert {item.name for item in fields(grid_experiment.Settings)} <= set(lines)
 
 
 def test_run_writes_and_judges(command, tmp_path):
@@ -82,22 +107,23 @@ def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["run", "linear/figure-7"], "did you mean"),
+        (["run", "linear/figure-7"], "Did you mean"),
         (["run", "linear/figure-1", "--size", "huge"], "tiny, laptop, gpu, paper"),
-        (["run", "linear/figure-1", "--set", "gama_w=2"], "did you mean 'gamma_w'"),
+        (["run", "linear/figure-1", "--set", "gama_w=2"], "Did you mean 'gamma_w'"),
         (["run", "linear/figure-1", "--set", "dim"], "key=value"),
         (["run", "linear/figure-1", *TINY, "--set", "dim=ten"], "a value like 40"),
         (["run", "linear/figure-1", *TINY, "--set", "rank=41"], "between 1 and the dimension"),
-        (["run", "linear/figure-1", *TINY, "--out", "taken"], "never overwrites"),
+        (["run", "linear/figure-1", *TINY, "--out", "taken"], "already exists"),
         (["run", "linear/figure-1", *TINY, "--out", "taken/file/run"], "cannot be written"),
-        (["run"], "one of them is needed"),
+        (["run"], "either LAB/NAME"),
         (["run", "--resume", "nowhere"], "no run.json"),
         (["run", "linear/figure-1", "--data", "nowhere"], "not a folder"),
         (["run", "linear/figure-1", "--colour", "red"], "--colour"),
-        (["sweep", "linear/figure-1", *TINY, "--grid", "c=a:b:3"], "c=a:b:3 came"),
-        (["reproduce", "quadratic"], "there are"),
+        (["sweep", "linear/figure-1", *TINY, "--grid", "c=a:b:3"], "got 'a:b:3'"),
+        (["reproduce", "quadratic"], "Unknown lab"),
+        (["show", "linear/figure-7"], "Did you mean"),
         (["compare", "nowhere", "taken"], "does not exist"),
-        (["export", "taken", "--to", "csv"], "could not be read"),
+        (["export", "taken", "--to", "csv"], "cannot be read"),
         (["dance"], "dance"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
@@ -116,20 +142,18 @@ def test_bad_input_gets_one_sentence_and_code_2(command, tmp_path, words, expect
 def test_a_diverging_run_keeps_what_it_had_and_says_so(command, tmp_path):
     code, _, err = command("run", "linear/figure-1", *TINY, "--out", "here", "--set", "c=0.5")
     assert code == 2
-    assert "diverged at step" in err
+    assert "diverged" in err
     assert "smaller" in err
     record = json.loads((tmp_path / "here" / "run.json").read_text())
-    assert record["trajectory_status"].startswith("stopped: diverged")
+    assert Status.parse(record["trajectory_status"]).ending == Ending.DIVERGED
     assert (tmp_path / "here" / "trajectory.zarr").is_dir()
 
 
 def test_a_failing_claim_gives_code_1(command, monkeypatch):
-    from saddles.linear.experiments import figure_1
-
-    honest = figure_1.claims
-    monkeypatch.setattr(
-        figure_1, "claims", lambda trajectory, size: honest(trajectory.assign(hidden_units=1e18), "laptop")
-    )
+    honest = find("linear/figure-1")
+    claims = lambda trajectory, size: honest.claims(trajectory.assign(hidden_units=1e18), "laptop")  # noqa: E731
+    broken = replace(honest, claims=claims)
+    monkeypatch.setattr(experiment, "_own", {honest.name: broken})
     code, out, _ = command("run", "linear/figure-1", *TINY, "--set", "dim=20", "--out", "here")
     assert code == 1
     assert "fails" in out
@@ -166,6 +190,7 @@ def test_ctrl_c_keeps_finished_parts_and_tells_how_to_go_on(tmp_path):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "saddles run --resume here" in err
-    assert json.loads((tmp_path / "here" / "run.json").read_text())["status"] == "stopped: interrupted"
+    record = json.loads((tmp_path / "here" / "run.json").read_text())
+    assert Status.parse(record["status"]).ending == Ending.INTERRUPTED
     kept = {p.name for p in parts.iterdir() if p.suffix == ".zarr"}
     assert 1 <= len(kept) < 40

@@ -2,9 +2,9 @@
 Sweep on a cluster
 ==================
 
-One run answers for one setting. A sweep runs an experiment at every point of a grid, keeps
-each finished cell, goes on after a crash where it stopped, and needs the same line on a
-laptop and on a cluster:
+One run answers a question for one setting. A sweep runs an experiment at every point of a
+grid, keeps each finished cell, resumes after a crash, and is the same command on a laptop and
+on a cluster:
 
 .. code-block:: sh
 
@@ -60,9 +60,9 @@ figure = claims_over_grid(trajectory)
 # A finished cell is never computed again
 # ---------------------------------------
 #
-# Asking for the same sweep goes through at once. After Ctrl-C, a crash or a batch system's
-# time limit, ``resume`` computes what is missing, on this machine or on another one. (On the
-# command line: ``saddles sweep --resume FOLDER``.)
+# The same sweep again returns at once. After Ctrl-C, a crash or a batch system's time limit,
+# ``resume`` computes what is missing, on this machine or on another one. (On the command
+# line: ``saddles sweep --resume FOLDER``.)
 
 import time
 
@@ -76,7 +76,7 @@ print(f"{len(again.rows)} cells shown after {time.perf_counter() - began:.2f} s"
 #
 # Any Dask scheduler will do: one that SLURM, Kubernetes or a cloud started for you, or one
 # that you start by hand. Here it is started by hand on this machine, with two workers, by the
-# two commands that one would type on two machines. Of our own code only ``on=`` changes.
+# two commands that one would type on two machines. In our own code only ``on=`` changes.
 
 import json
 import subprocess

@@ -10,7 +10,7 @@ from saddles.diffusion import Circles, ClassifierPlan, concept_classifier
 from saddles.diffusion.classifier import _bits, _hash
 from saddles.diffusion.images import CLASSES, training_set
 from saddles.errors import SaddlesError
-from saddles.training.stepping import generator_of
+from saddles.training.device import generator_of
 
 CPU = torch.device("cpu")
 CIRCLES = Circles(0.7, side=8, size_spread=0.1)
@@ -84,16 +84,17 @@ def test_signals_are_differences_of_class_means():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Circles(1.2), r"colour separation of 1.2 came, but it is in \(0, 1\]"),
-        (lambda: Circles(-0.1), "colour separation of -0.1"),
-        (lambda: Circles(0.0), "colour separation of 0.0"),
-        (lambda: Circles(0.5, size=1.5), "size separation of 1.5"),
-        (lambda: Circles(0.9), r"values with their spread lie in \[0, 1\]; use at most 0.8"),
-        (lambda: Circles(0.5, size=0.6), "use at most 0.571"),
+        (lambda: Circles(1.2), r"`colour` must be in \(0, 1\]; got 1.2"),
+        (lambda: Circles(-0.1), "`colour` must be .* got -0.1"),
+        (lambda: Circles(0.0), "`colour` must be .* got 0.0"),
+        (lambda: Circles(0.5, size=1.5), "`size` must be .* got 1.5"),
+        (lambda: Circles(0.9), "`colour` must be at most 0.8"),
+        (lambda: Circles(0.5, size=0.6), "`size` must be at most 0.571"),
         (lambda: Circles(0.5, colour_spread=0.5), "classes overlap"),
         (lambda: Circles(0.5, side=2), "at least 4 pixels"),
-        (lambda: training_set(Circles(0.5), 0, 0, CPU), "at least 1 image"),
-        (lambda: ClassifierPlan(steps=0), "at least 1"),
+        (lambda: training_set(Circles(0.5), 0, 0, CPU), "`images` must be at least 1"),
+        (lambda: ClassifierPlan(steps=0), "`steps` must be at least 1"),
+        (lambda: ClassifierPlan(rate=0.0), "`rate` must be positive"),
     ],
 )
 def test_bad_settings_are_explained(make, words):
@@ -159,7 +160,7 @@ def test_a_classifier_that_is_not_perfect_is_refused(tmp_path):
     """Two colours that noise hides."""
     circles = Circles(0.02, side=8, noise=0.5)
     plan = ClassifierPlan((4, 4), 4, steps=2, batch=8, held_out=16)
-    with pytest.raises(SaddlesError, match=r"held-out images right came, .*raise the classifier's steps above 2"):
+    with pytest.raises(SaddlesError, match=r"right on all 64 held-out images.* Raise the classifier's steps above 2"):
         concept_classifier(circles, plan, folder=tmp_path)
 
 

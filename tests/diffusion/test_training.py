@@ -1,39 +1,42 @@
-"""Training that stops and goes on, and what it writes down."""
+"""Training that is interrupted and resumed, and what it records."""
 
 import math
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
 
+from saddles.core.status import FINISHED, Ending, Status, status_of
 from saddles.diffusion import Plan, UNetShape, make_vdm, train
-from saddles.diffusion.graphs import Replay
-from saddles.diffusion.training import _Loop, _State
+from saddles.diffusion.training import _Stepper
 from saddles.errors import SaddlesError
+from saddles.training.checkpoint import History
+from saddles.training.graphs import Replay
 
 
 def trouble(monkeypatch, step, happens):
-    """Let something happen in the middle of a step, once."""
-    honest = _Loop._step
+    """Let something happen at the beginning of a step, once."""
+    honest = _Stepper.step
     left = [True]
 
-    def stepped(loop):
-        if loop.state.step == step and left:
+    def stepped(stepper, number):
+        if number == step and left:
             left.clear()
-            happens(loop)
-        honest(loop)
+            happens(stepper)
+        return honest(stepper, number)
 
-    monkeypatch.setattr(_Loop, "_step", stepped)
+    monkeypatch.setattr(_Stepper, "step", stepped)
 
 
-def interrupt(loop):
+def interrupt(stepper):
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def crash(loop):
+def crash(stepper):
     raise RuntimeError("power cut")
 
 
@@ -46,7 +49,7 @@ def test_what_a_run_writes_down(parts):
     assert run["point"].values.tolist() == ["00", "01", "10", "11"]
     assert run["image"].shape == (run.sizes["time"], 4, 8, 8, 3)
     assert ((run["output"] >= 0) & (run["output"] <= 1)).all()
-    assert run.attrs["status"] == "finished"
+    assert status_of(run) == FINISHED
     assert run["time"].attrs["unit"] == "step"
     assert run.attrs["gradient_evaluations"] == 20
     np.testing.assert_allclose(run["reconstruction"][0], 0.5 * math.exp(-5) / 1e-6 / math.log(2), rtol=0.02)
@@ -82,7 +85,7 @@ def test_a_long_enough_run_learns(parts):
 
 
 @pytest.mark.parametrize(("step", "store"), [(13, 1e9), (2, 0.0), (19, 0.0)])
-def test_ctrl_c_ends_a_whole_step_and_the_run_goes_on(parts, tmp_path, monkeypatch, step, store):
+def test_ctrl_c_ends_a_whole_step_and_the_run_resumes(parts, tmp_path, monkeypatch, step, store):
     whole = train(*parts())
     with monkeypatch.context() as patch:
         trouble(patch, step, interrupt)
@@ -105,10 +108,10 @@ def test_a_crash_goes_back_to_the_last_checkpoint(parts, tmp_path, monkeypatch, 
     xr.testing.assert_equal(train(*parts(), folder=tmp_path), whole)
 
 
-def test_a_run_whose_time_is_up_goes_on(parts, tmp_path):
+def test_a_run_whose_time_is_up_can_be_resumed(parts, tmp_path):
     whole = train(*parts())
     part = train(*parts(), folder=tmp_path, until=0.0)
-    assert part.attrs["status"].startswith("stopped: the time was up at step 1 of 20")
+    assert status_of(part) == Status(Ending.STOPPED, "the time was up at step 1 of 20")
     assert part.sizes["time"] == 1
     xr.testing.assert_equal(train(*parts(), folder=tmp_path), whole)
 
@@ -116,7 +119,7 @@ def test_a_run_whose_time_is_up_goes_on(parts, tmp_path):
 def test_a_checkpoint_of_another_run_is_refused(parts, tmp_path):
     model, circles, look, plan = parts()
     train(model, circles, look, plan, folder=tmp_path)
-    with pytest.raises(SaddlesError, match=r"does not fit this model \(it is of another run\)"):
+    with pytest.raises(SaddlesError, match=r"does not fit this model .*another run"):
         train(model, circles, look, plan, folder=tmp_path, seed=5)
     with pytest.raises(SaddlesError, match="does not fit this model"):
         train(make_vdm(UNetShape(8, (4, 4), 1, 1)), circles, look, plan, folder=tmp_path)
@@ -126,26 +129,27 @@ def test_a_checkpoint_of_another_run_is_refused(parts, tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps(parts, tmp_path, monkeypatch):
-    def spoil(loop):
-        loop.state.model.offset.data.fill_(math.nan)
+    def spoil(stepper):
+        stepper.model.offset.data.fill_(math.nan)
 
     trouble(monkeypatch, 8, spoil)
     run = train(*parts(), folder=tmp_path)
-    assert run.attrs["status"].startswith("stopped: diverged at step 12: the loss is not a number")
+    assert status_of(run).ending == Ending.DIVERGED
+    assert "step 12" in status_of(run).reason
     assert run["step"].values.tolist() == [1, 2, 6]
     assert np.isfinite(run["diffusion"]).all()
 
 
 def test_a_run_that_breaks_at_once_is_still_a_trajectory(parts, monkeypatch):
-    trouble(monkeypatch, 0, lambda loop: loop.state.model.offset.data.fill_(math.nan))
+    trouble(monkeypatch, 0, lambda stepper: stepper.model.offset.data.fill_(math.nan))
     run = train(*parts())
-    assert run.attrs["status"].startswith("stopped: diverged at step 1")
+    assert status_of(run).ending == Ending.DIVERGED
     assert run.sizes["time"] == 0
     assert run["output"].shape == (0, 4, 2)
 
 
 def test_memory_that_ran_out_says_what_to_lower(parts, monkeypatch):
-    def full(loop):
+    def full(stepper):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     trouble(monkeypatch, 1, full)
@@ -164,31 +168,35 @@ def test_moments_are_even_in_their_root():
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"steps": 0}, "at least 1"), ({"rate": -1.0}, "positive"), ({"first": 0.0}, "share of the steps")],
+    [
+        ({"steps": 0}, "`steps` must be at least 1"),
+        ({"rate": -1.0}, "`rate` must be positive"),
+        ({"decay": -1.0}, "`decay` must be"),
+        ({"first": 0.0}, "`first` must be a share of the steps"),
+    ],
 )
 def test_bad_plans_are_explained(change, words):
     with pytest.raises(SaddlesError, match=words):
         Plan(**change)
 
 
-def loop_of(parts):
-    """A loop with its optimiser, as `train` makes it."""
+def stepper_of(parts):
+    """A stepper with its optimiser, as `train` makes it."""
     model, circles, look, plan = parts()
     optimiser = torch.optim.AdamW(model.parameters(), lr=plan.rate)
-    return _Loop(_State(model, optimiser, torch.zeros(3)), circles, look, plan, 0, "")
+    return _Stepper(model, optimiser, circles, look, plan, 0)
 
 
-def test_where_graphs_fail_training_goes_on_without(parts, monkeypatch):
+def test_where_graphs_fail_training_continues_without(parts, monkeypatch):
     class Broken:
         def __init__(self, *words):
             raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
-    monkeypatch.setattr("saddles.diffusion.training.Replay", Broken)
-    loop = loop_of(parts)
-    with pytest.warns(UserWarning, match=r"without CUDA graphs, .*not permitted when stream is capturing\)"):
-        loop.capture()
-    loop._step()
-    assert loop.state.step == 1
+    monkeypatch.setattr("saddles.training.graphs.Replay", Broken)
+    stepper = stepper_of(parts)
+    with pytest.warns(UserWarning, match=r"without a CUDA graph, .*not permitted when stream is capturing\)"):
+        stepper.capture()
+    assert torch.isfinite(stepper.step(0)).all()
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -200,42 +208,45 @@ def test_a_capture_leaves_weights_and_optimiser_as_they_were(parts, monkeypatch,
             replay.result = work(*replay.inputs)
 
     monkeypatch.setattr(Replay, "_capture", warmed)
-    one, other = loop_of(parts), loop_of(parts)
-    for loop in (one, other):
-        for _ in range(steps):
-            loop._step()
+    one, other = stepper_of(parts), stepper_of(parts)
+    for stepper in (one, other):
+        for number in range(steps):
+            stepper.step(number)
     one.capture()
     assert isinstance(one.advance, Replay)
     one.advance, one.denoiser = one._advance, one._denoise
-    for loop in (one, other):
-        loop._step()
-    for left, right in zip(one.state.model.parameters(), other.state.model.parameters(), strict=True):
+    for left, right in zip(one.step(steps), other.step(steps), strict=True):
         assert torch.equal(left, right)
-    assert torch.equal(one.state.sums, other.state.sums)
+    for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(left, right)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU, and torch sees none here")
 def test_graphs_give_the_same_numbers(parts):
     """Ten steps and some images with and without graphs, on a GPU."""
-    found = []
+    runs = []
     for graphs in (False, True):
         model, circles, look, plan = parts()
         model.to("cuda")
+        look = replace(look, classifier=look.classifier.to("cuda"))
         optimiser = torch.optim.AdamW(model.parameters(), lr=plan.rate, fused=True, capturable=True)
-        loop = _Loop(_State(model, optimiser, torch.zeros(3, device="cuda")), circles, look, plan, 0, "")
+        stepper = _Stepper(model, optimiser, circles, look, plan, 0)
         if graphs:
-            loop.capture()
-        for _ in range(10):
-            loop._step()
-        found.append((loop.state.sums.cpu(), look.generate(model, loop.denoiser).cpu()))
-    for one, other in zip(*found, strict=True):
+            stepper.capture()
+            assert isinstance(stepper.advance, Replay)
+        history = History()
+        for number in range(10):
+            history.add(stepper.step(number))
+        assert history.sums is not None
+        runs.append((history.sums.cpu(), look.generate(model, stepper.denoiser).cpu()))
+    for one, other in zip(*runs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
 
 
 def test_a_batch_is_a_function_of_its_step(parts):
-    one, other = loop_of(parts), loop_of(parts)
-    one._batch(0)
-    for left, right in zip(one._batch(3), other._batch(3), strict=True):
+    one, other = stepper_of(parts), stepper_of(parts)
+    one.batch(0)
+    for left, right in zip(one.batch(3), other.batch(3), strict=True):
         assert torch.equal(left, right)
-    for left, right in zip(one._batch(3), one._batch(4), strict=True):
+    for left, right in zip(one.batch(3), one.batch(4), strict=True):
         assert not torch.equal(left, right)

@@ -201,11 +201,12 @@ def test_waves_tell_levels_apart():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: VDM(None, 5.0, -5.0), "γ grows with time"),
-        (lambda: VDM(None, data_noise=0.0), "data noise is positive"),
-        (lambda: UNetShape(side=30, channels=(8, 8, 8)), "halves the side"),
-        (lambda: UNetShape(channels=()), "at least 1"),
-        (lambda: UNetShape(channels=(8, 9), heads=2), "heads divide"),
+        (lambda: VDM(torch.nn.Identity(), 5.0, -5.0), "`gamma_max` must be above gamma_min"),
+        (lambda: VDM(torch.nn.Identity(), data_noise=0.0), "`data_noise` must be positive"),
+        (lambda: UNetShape(side=30, channels=(8, 8, 8)), "`side` must be a multiple of 4"),
+        (lambda: UNetShape(channels=()), "`channels` must be"),
+        (lambda: UNetShape(channels=(8, 9), heads=2), "`heads` must be a divisor of 9"),
+        (lambda: UNetShape(blocks=0), "`blocks` must be"),
         (lambda: toy(0, 1, -5, 10, 1e-3).sample(None, (1, 1), 0, torch.Generator()), "at least 1"),
     ],
 )

@@ -41,7 +41,7 @@ def report(tmp_path):
 
 def test_a_report_describes_its_figures_and_its_tables(report):
     page = report.read_text()
-    assert 'alt="Two dynamics, one curve: the figure of experiment linear/figure-1. Found: A long sentence' in page
+    assert 'alt="Two dynamics, one curve: the figure of experiment linear/figure-1. Claims: A long sentence' in page
     assert "0.5 ≤ 1, holds" in page
     assert page.count('scope="col"') == 6
     assert 'class="wide" tabindex="0" role="region" aria-label="claims"' in page

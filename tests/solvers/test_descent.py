@@ -1,5 +1,6 @@
 import numpy as np
 
+from saddles.core.status import FINISHED, Ending, Status
 from saddles.solvers.descent import iterate
 
 
@@ -15,7 +16,7 @@ def test_saves_the_start_every_stride_and_the_end():
     done = iterate(halve, np.array([1.0]), 10, args=0.5, observe=see, save_every=4)
     assert done.steps.tolist() == [0, 4, 8, 10]
     np.testing.assert_allclose(done.saved["value"], 0.5 ** np.array([0, 4, 8, 10]))
-    assert done.status == "finished"
+    assert done.status == FINISHED
 
 
 def test_long_runs_go_in_blocks():
@@ -25,7 +26,7 @@ def test_long_runs_go_in_blocks():
 
 def test_divergence_keeps_what_came_before():
     done = iterate(halve, np.array([1.0]), 100, args=10.0, observe=see, guard="value")
-    assert done.status == "stopped: diverged at step 8"
+    assert done.status == Status(Ending.DIVERGED, "at step 8")
     assert done.steps.tolist() == list(range(8))
     np.testing.assert_allclose(done.saved["value"], 10.0 ** np.arange(8))
 

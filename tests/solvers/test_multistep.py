@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
+from saddles.errors import SaddlesError
 from saddles.runtime.threads import one_thread
-from saddles.solvers.ndf import StepError
-from saddles.solvers.stiff import Implicit
+from saddles.solvers.multistep import Multistep, StepError, StiffFlow
 
 
 @dataclass
-class Dense:
+class Dense(StiffFlow):
     """A flow with a Jacobian written out."""
 
     f: Any
@@ -26,12 +26,9 @@ class Dense:
         matrix = np.eye(len(state)) - c * self.jacobian(state)
         return lambda residual: np.linalg.solve(matrix, residual)
 
-    def size(self, state):
-        return np.abs(state).max()
-
 
 def _to(flow, start, end, **options):
-    stepper = Implicit(flow, np.array(start), **options)
+    stepper = Multistep(flow, np.array(start), **options)
     while stepper.time < end:
         stepper.advance(end)
     return stepper
@@ -74,12 +71,61 @@ def test_a_step_can_be_taken_back():
     assert stepper.state[0] == pytest.approx(np.exp(-stepper.time), rel=1e-6)
 
 
+def test_values_between_steps_and_the_slope_follow_the_path():
+    stepper = Multistep(Dense(lambda y: -y, lambda y: -np.eye(1)), np.array([1.0]), rtol=1e-8, atol=0.0)
+    while stepper.time < 1.0:
+        before = stepper.time
+        stepper.advance(1.0)
+        inside = np.linspace(before, stepper.time, 5)
+        np.testing.assert_allclose(stepper.between(inside)[:, 0], np.exp(-inside), rtol=1e-6)
+        assert stepper.slope[0] == pytest.approx(-stepper.state[0], rel=1e-2 if stepper.steps < 20 else 1e-5)
+
+
+def test_a_known_path_is_a_history_at_full_order():
+    stepper = Multistep(Dense(lambda y: -y, lambda y: -np.eye(1)), np.array([1.0]), rtol=1e-8, atol=0.0)
+    stepper.resume(3.0, lambda times: np.exp(-times)[:, None], 0.05)
+    assert stepper.order == 5
+    assert stepper.slope[0] == pytest.approx(-np.exp(-3.0), rel=1e-6)
+    while stepper.time < 4.0:
+        stepper.advance(4.0)
+    assert stepper.state[0] == pytest.approx(np.exp(-4.0), rel=1e-6)
+    assert stepper.steps < 40
+
+
+@dataclass
+class Forgetful(Dense):
+    """A flow that knows its Jacobian only after it was asked to renew it."""
+
+    asked: int = 0
+
+    def respond(self, state, c):
+        if not self.asked:
+            return lambda residual: 1e6 * residual
+        return super().respond(state, c)
+
+    def renew(self, state, slope):
+        self.asked += 1
+        return True
+
+
+def test_a_wrong_jacobian_is_renewed_once():
+    flow = Forgetful(lambda y: -1e3 * y, lambda y: -1e3 * np.eye(1))
+    stepper = Multistep(flow, np.array([1.0]))
+    stepper.advance(1.0)
+    assert flow.asked == 1
+    assert stepper.failures == stepper.rejected == 2
+    while stepper.time < 0.01:
+        stepper.advance(0.01)
+    assert stepper.state[0] == pytest.approx(np.exp(-10.0), rel=1e-2)
+    assert flow.asked == 1
+
+
 def test_a_flow_that_ends_says_so():
     flow = Dense(lambda y: np.where(y < 1.5, y**2, np.nan), lambda y: 2 * np.diag(y))
     with pytest.raises(StepError):
         _to(flow, [1.0], 2.0)
-    with pytest.raises(StepError):
-        Implicit(flow, np.array([2.0]))
+    with pytest.raises(SaddlesError, match="finite at its start"):
+        Multistep(flow, np.array([2.0]))
 
 
 def test_one_thread_is_given_back():

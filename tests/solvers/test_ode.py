@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from saddles.core.status import FINISHED, Ending, Status
 from saddles.errors import SaddlesError
 from saddles.solvers.ode import from_zero, settle, solve
 
@@ -20,7 +21,7 @@ def exact(times):
 
 def test_exact_solution_between_steps_too():
     found = solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES)
-    assert found.status == "finished"
+    assert found.status == FINISHED
     assert np.abs(found.saved - exact(TIMES)).max() < 5e-9
 
 
@@ -49,7 +50,7 @@ def test_observation_is_saved_instead_of_the_state():
 
 def test_halt_keeps_what_came_before():
     found = solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES, halt=lambda t, y, a: y[0] < 0.5)
-    assert found.status == "stopped: halt condition met"
+    assert found.status == Status(Ending.STOPPED, "halt condition met")
     assert np.log(2) <= found.end < np.log(2) + 0.5
     assert found.times[-1] <= found.end
     np.testing.assert_allclose(found.saved, exact(found.times), atol=1e-8)
@@ -57,13 +58,15 @@ def test_halt_keeps_what_came_before():
 
 def test_blow_up_stops_by_itself():
     found = solve(lambda t, y, a: y * y, np.array([1.0]), np.linspace(0, 2, 20))
-    assert found.status.startswith("stopped: diverged near time 0.9")
+    assert found.status.ending == Ending.DIVERGED
+    assert found.status.reason.startswith("near time 0.9")
     np.testing.assert_allclose(found.saved[:, 0], 1 / (1 - found.times), rtol=1e-6)
 
 
 def test_steps_are_limited():
     found = solve(decay, np.array([1.0, 2.0]), TIMES, args=RATES, max_steps=7)
-    assert found.status.startswith("stopped: 7 solver steps")
+    assert found.status.ending == Ending.STOPPED
+    assert found.status.reason.startswith("7 solver steps")
     np.testing.assert_allclose(found.saved, exact(found.times), atol=1e-8)
 
 
@@ -83,7 +86,7 @@ def test_statistics_count_evaluations():
 
 @pytest.mark.parametrize("times", [[], [1.0, 0.5], [-1.0, 2.0], [0.0, np.nan], [[0.0, 1.0]]])
 def test_bad_times_are_refused(times):
-    with pytest.raises(SaddlesError, match="increasing times"):
+    with pytest.raises(SaddlesError, match="`times` must be increasing"):
         from_zero(times)
 
 

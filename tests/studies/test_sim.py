@@ -125,9 +125,9 @@ def test_the_command(tmp_path, monkeypatch, capsys):
 def test_other_signals_and_other_trajectories_are_refused():
     run = made(np.ones((3, 2, 2)))
     other = sim_for(made(np.ones((3, 2, 2)), signals=SIGNALS[:, ::-1]))
-    with pytest.raises(SaddlesError, match="both are of the same signals"):
+    with pytest.raises(SaddlesError, match="same ratios of signals"):
         order_against_sim(run, other)
-    with pytest.raises(SaddlesError, match="without signal"):
+    with pytest.raises(SaddlesError, match="has no signal"):
         order_against_sim(run.drop_vars("signal"))
     with pytest.raises(SaddlesError, match="does not exist"):
         order_against_sim("nowhere.zarr")

@@ -6,6 +6,8 @@ Each cell that is begun adds a line to the file that GRID_LOG names.
 import os
 import signal
 import time
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,47 +16,42 @@ from saddles.core.claim import check
 from saddles.core.experiment import Experiment, Size
 from saddles.core.trajectory import make_trajectory
 
-ROW = Experiment(
-    "toy/grid",
-    "A decay on a grid",
-    "nobody",
-    "grid_experiment",
-    {
-        "tiny": Size(
-            1,
-            {"rate": 1.0, "points": 4, "wait": 0.0, "trouble": "none", "levels": [1.0, 2.0], "clock": "same"},
-        )
-    },
-    default="tiny",
-)
+
+@dataclass(frozen=True)
+class Settings:
+    rate: Annotated[float, "how fast it decays"] = 1.0
+    points: Annotated[int, "instants that are saved"] = 4
+    wait: Annotated[float, "seconds that a cell takes"] = 0.0
+    trouble: Annotated[str, "none, error, once or die"] = "none"
+    levels: Annotated[tuple[float, ...], "nothing depends on them"] = (1.0, 2.0)
+    clock: Annotated[str, "same, or own: times that depend on the rate"] = "same"
 
 
 def run(settings, context):
     log = os.environ.get("GRID_LOG")
     if log:
         with open(log, "a") as lines:
-            lines.write(f"{os.getpid()} {settings['rate']} {context.seed}\n")
-    time.sleep(settings["wait"])
-    if settings["trouble"] == "error" or (settings["trouble"] == "once" and not os.environ.get("GRID_FIXED")):
+            lines.write(f"{os.getpid()} {settings.rate} {context.seed}\n")
+    time.sleep(settings.wait)
+    if settings.trouble == "error" or (settings.trouble == "once" and not os.environ.get("GRID_FIXED")):
         raise RuntimeError("it broke here")
-    if settings["trouble"] == "die":
+    if settings.trouble == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    times = np.arange(settings["points"], dtype=float)
-    if settings["clock"] == "own":
-        times = times * settings["rate"]
+    times = np.arange(settings.points, dtype=float)
+    if settings.clock == "own":
+        times = times * settings.rate
     draw = np.random.default_rng(context.seeds(2)).normal(size=(len(times), 2))
-    made = make_trajectory(
+    return make_trajectory(
         {
-            "value": (("time", "seed"), np.exp(-settings["rate"] * times)[:, None] * draw),
-            "steps": ((), settings["points"]),
-            "rate": (("seed",), np.full(2, settings["rate"])),
+            "value": (("time", "seed"), np.exp(-settings.rate * times)[:, None] * draw),
+            "steps": ((), settings.points),
+            "rate": (("seed",), np.full(2, settings.rate)),
             "late": (("time",), times > 1),
         },
         times,
         unit="s",
         coords={"seed": context.seeds(2), "family": "decay", "kind": ("seed", ["a", "b"])},
     )
-    return made
 
 
 def claims(trajectory, size):
@@ -68,6 +65,18 @@ def claims(trajectory, size):
 
 def figure(trajectory):
     return Figure()
+
+
+ROW = Experiment(
+    "toy/grid",
+    "A decay on a grid",
+    "nobody",
+    sizes={"tiny": Size(1, Settings())},
+    default="tiny",
+    run=run,
+    claims=claims,
+    figure=figure,
+)
 
 
 def who_and_when(task):

@@ -1,4 +1,4 @@
-"""Models, feeds, schedules, and training that stops and goes on."""
+"""Models, feeds, schedules, and training that is interrupted and resumed."""
 
 import math
 import os
@@ -9,6 +9,7 @@ import pytest
 import torch
 import xarray as xr
 
+from saddles.core.status import FINISHED, Ending, status_of
 from saddles.errors import SaddlesError
 from saddles.transformers import ImageFeed, Recipe, TextFeed, ViTShape, load_text, make_gpt2, make_vit, train
 from saddles.transformers.vit import Attention
@@ -75,7 +76,7 @@ def test_gpt2_has_no_dropout_and_scales():
     name = "transformer.h.0.attn.c_attn.weight"
     torch.testing.assert_close(after[name], 0.5 * before[name])
     feed = TextFeed(load_text("made", units="bytes", most=2000), 16, 8, 0, CPU, valid=4)
-    loss = feed.loss(plain, 0, slice(None))
+    loss = feed.loss(plain, *feed.batch(0))
     assert loss.item() == pytest.approx(math.log(256), rel=0.02)
     with torch.no_grad():
         tested = feed.evaluate(plain)
@@ -172,7 +173,7 @@ def test_curves_stand_beside_the_ranks(parts):
     with torch.no_grad():
         tested = feed.evaluate(model)
     assert float(heads["test_accuracy"][-1]) == tested["test_accuracy"]
-    assert heads.attrs["status"] == "finished"
+    assert status_of(heads) == FINISHED
 
 
 class Trouble:
@@ -181,10 +182,15 @@ class Trouble:
     def __init__(self, feed, step, happens):
         self.feed, self.step, self.happens = feed, step, happens
         self.steps, self.size = feed.steps, feed.size
+        self.now = -1
 
-    def loss(self, model, step, share):
-        loss = self.feed.loss(model, step, share)
-        if step == self.step:
+    def batch(self, step, share):
+        self.now = step
+        return self.feed.batch(step, share)
+
+    def loss(self, model, *batch):
+        loss = self.feed.loss(model, *batch)
+        if self.now == self.step:
             self.step = -1
             return self.happens(loss)
         return loss
@@ -203,7 +209,7 @@ def crash(loss):
 
 
 @pytest.mark.parametrize(("step", "store"), [(13, 1e9), (2, 0.0), (9, 0.0)])
-def test_ctrl_c_ends_a_whole_step_and_the_run_goes_on(parts, tmp_path, step, store):
+def test_ctrl_c_ends_a_whole_step_and_the_run_resumes(parts, tmp_path, step, store):
     model, feed, recipe = parts()
     whole = train(model, feed, recipe, every=5)
     model, feed, recipe = parts()
@@ -229,7 +235,7 @@ def test_a_crash_goes_back_to_the_last_checkpoint(parts, tmp_path, step, left):
     equal(train(model, feed, recipe, every=5, folder=tmp_path), whole)
 
 
-def test_rows_without_a_checkpoint_are_not_gone_on_with(parts, tmp_path):
+def test_rows_without_a_checkpoint_are_not_resumed(parts, tmp_path):
     """Killed after measurements, before the first checkpoint: the run begins anew and is the same."""
     model, feed, recipe = parts()
     with pytest.raises(RuntimeError, match="power cut"):
@@ -249,6 +255,8 @@ def test_a_checkpoint_of_another_model_is_refused(parts, tmp_path):
     other = make_vit(ViTShape(side=16, patch=8, width=16, layers=1, heads=2, head_width=5, hidden=8, classes=4))
     with pytest.raises(SaddlesError, match="does not fit this model"):
         train(other, feed, recipe, every=12, folder=tmp_path)
+    with pytest.raises(SaddlesError, match="belongs to another run"):
+        train(model, feed, parts(rate=1e-3)[2], every=12, folder=tmp_path)
     (tmp_path / "checkpoint.pt").write_bytes(b"half")
     with pytest.raises(SaddlesError, match="does not fit this model"):
         train(model, feed, recipe, every=12, folder=tmp_path)
@@ -258,8 +266,11 @@ def test_a_loss_that_is_no_number_stops_and_keeps(parts, tmp_path):
     model, feed, recipe = parts()
     tree = train(model, Trouble(feed, 11, lambda loss: loss * math.nan), recipe, every=5, folder=tmp_path)
     heads = tree["heads"].to_dataset()
-    assert heads.attrs["status"].startswith("stopped: diverged at step 15: the loss is not a number")
+    assert status_of(heads).ending == status_of(tree).ending == Ending.DIVERGED
+    assert "step 15" in status_of(heads).reason
     assert heads["step"].values.tolist() == [5, 10, 15]
+    assert np.isfinite(heads["train_loss"].values).tolist() == [True, True, False]
+    assert np.isfinite(heads["rate"]).all()
     assert np.isfinite(heads["stable_rank"].isel(time=1)).all()
     assert np.isnan(heads["stable_rank"].isel(time=2)).all()
 
@@ -276,11 +287,13 @@ def test_memory_that_ran_out_says_what_to_lower(parts):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Recipe("adamw", 1e-3, 10), "adam and sgd"),
-        (lambda: Recipe("adam", 1e-3, 10, decay="steps"), "cosine and linear"),
-        (lambda: Recipe("adam", 1e-3, 10, warm_up=11), "no longer than the run"),
-        (lambda: Recipe("adam", -1e-3, 10), "positive"),
-        (lambda: ViTShape(side=30, patch=4), "multiple of the patch"),
+        (lambda: Recipe("adamw", 1e-3, 10), "`optimiser` must be"),
+        (lambda: Recipe("adam", 1e-3, 10, decay="steps"), "`decay` must be"),
+        (lambda: Recipe("adam", 1e-3, 10, warm_up=11), "`warm_up` must be .*steps=10"),
+        (lambda: Recipe("adam", -1e-3, 10), "`rate` must be positive"),
+        (lambda: Recipe("adam", 1e-3, 0), "`steps` must be"),
+        (lambda: Recipe("adam", 1e-3, 10, accumulate=0), "`accumulate` must be"),
+        (lambda: ViTShape(side=30, patch=4), "`patch` must be a divisor of side=30"),
     ],
 )
 def test_bad_settings_are_explained(make, words):
@@ -292,7 +305,7 @@ def test_batches_that_cannot_be_split_are_refused(parts, images):
     model, feed, recipe = parts(accumulate=3)
     with pytest.raises(SaddlesError, match="multiple of 3"):
         train(model, feed, recipe, every=5)
-    with pytest.raises(SaddlesError, match="tests fall on measurements"):
+    with pytest.raises(SaddlesError, match="`evaluate_every` must be a multiple of every=5"):
         train(model, feed, parts()[2], every=5, evaluate_every=7)
-    with pytest.raises(SaddlesError, match="batch=0"):
+    with pytest.raises(SaddlesError, match="`batch` must be at least 1; got 0"):
         ImageFeed(images, 0, 5, CPU)

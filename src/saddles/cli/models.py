@@ -2,26 +2,29 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from saddles.cli.terminal import err, interrupted, out
+from saddles.cli.terminal import err, interrupted, out, plain_table, say
 from saddles.errors import SaddlesError
+from saddles.runtime.files import refuse_existing
+
+if TYPE_CHECKING:
+    from saddles.probe.lora.plan import LeftOut, LoraPlan
 
 lora = typer.Typer(no_args_is_help=True, help="LoRA ranks and adapters from a base and a tuned model.")
 
 
 def inspect(
-    checkpoints: Annotated[list[Path], typer.Argument(help="a folder of checkpoints, or several; files or folders")],
+    checkpoints: Annotated[list[Path], typer.Argument(help="a folder of checkpoints, or several files or folders")],
     reference: Annotated[
         Path | None, typer.Option(help="the model at the start; default: the first checkpoint")
     ] = None,
-    modules: Annotated[bool, typer.Option(help="measure plain matrices too, which takes longest")] = True,
-    only: Annotated[str | None, typer.Option(help="regular expression: only matrices of such names")] = None,
-    out_: Annotated[Path | None, typer.Option("--out", help="folder to write; the same command goes on in it")] = None,
+    modules: Annotated[bool, typer.Option(help="also measure single matrices, which takes longest")] = True,
+    only: Annotated[str | None, typer.Option(help="regular expression: only matrices whose names match")] = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="folder to write; the same command resumes in it")] = None,
 ) -> None:
     """Measure how the rank of each head's change grows over a series of checkpoints."""
     from saddles.probe.inspection import inspect as work
@@ -34,18 +37,18 @@ def inspect(
     except KeyboardInterrupt:
         words = ["inspect", *map(str, checkpoints), *(["--reference", str(reference)] if reference else [])]
         words += ["--no-modules"] * (not modules) + (["--only", only] if only else []) + ["--out", str(folder)]
-        raise interrupted("what is measured is kept", words) from None
+        raise interrupted("finished measurements are kept", words) from None
     for note in json.loads(tree.attrs["notes"]):
         err.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
     for line in growth_sentences(tree):
         out.print(escape(line), highlight=False)
-    out.print(f"report: {write_inspection(tree, folder)}", highlight=False, soft_wrap=True)
+    say(f"report: {write_inspection(tree, folder)}")
 
 
 BaseArgument = Annotated[Path, typer.Argument(help="the model before tuning: a folder or a file of weights")]
 TunedArgument = Annotated[Path, typer.Argument(help="the tuned model")]
-EnergyOption = Annotated[float | None, typer.Option(help="share of each module's change to keep; default 0.9")]
-BudgetOption = Annotated[int | None, typer.Option(help="parameters in all, instead of --energy")]
+EnergyOption = Annotated[float | None, typer.Option(help="share of each module's change to keep; default: 0.9")]
+BudgetOption = Annotated[int | None, typer.Option(help="total number of parameters, instead of --energy")]
 
 
 @lora.command("plan")
@@ -60,11 +63,12 @@ def lora_plan(
     from saddles.probe.lora.plan import lora_plan as work
     from saddles.probe.lora.plan import write_plan
 
-    _refuse(out_)
+    if out_ is not None:
+        refuse_existing(out_)
     plan = work(base, tuned, energy=energy, budget=budget)
     _show_plan(plan)
     if out_ is not None:
-        out.print(str(write_plan(plan, out_)), highlight=False, soft_wrap=True)
+        say(str(write_plan(plan, out_)))
 
 
 @lora.command("extract")
@@ -73,7 +77,9 @@ def lora_extract(
     tuned: TunedArgument,
     energy: EnergyOption = None,
     budget: BudgetOption = None,
-    plan_: Annotated[Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of both")] = None,
+    plan_: Annotated[
+        Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of --energy or --budget")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
     out_: Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")] = None,
 ) -> None:
@@ -83,44 +89,34 @@ def lora_extract(
     from saddles.probe.lora.plan import lora_plan as make
 
     if plan_ is not None and (energy is not None or budget is not None):
-        raise SaddlesError.about("--plan came with --energy or --budget", "a plan says it all", "leave one out")
+        raise SaddlesError("A plan already decides the ranks. Give --plan without --energy and --budget.")
     folder = out_ or adapter_folder(tuned)
-    _refuse(folder)
+    refuse_existing(folder)
     plan = read_plan(plan_) if plan_ is not None else make(base, tuned, energy=energy, budget=budget)
-    made = work(base, tuned, plan, folder, dtype=dtype)
+    extraction = work(base, tuned, plan, folder, dtype=dtype)
     _show_plan(plan)
-    worst = made.table()
+    errors = extraction.table()
     out.print(
-        f"largest ‖ΔW − BA‖: predicted {worst['predicted_error'].max():.3e}, as stored {worst['error'].max():.3e}"
+        f"largest ‖ΔW − BA‖: predicted {errors['predicted_error'].max():.3e}, as stored {errors['error'].max():.3e}"
     )
-    out.print(f"{made.folder}/", highlight=False, soft_wrap=True)
+    say(f"{extraction.folder}/")
 
 
-def _show_plan(plan: Any) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    rows = plan.table()
-    for column in ("module", "shape", "rank", "energy", "‖ΔW‖", "error", "parameters"):
-        table.add_column(column, justify="left" if column == "module" else "right", overflow="fold")
-    for name, row in rows.iterrows():
-        numbers = (f"{row['energy']:.4f}", f"{row['norm']:.3e}", f"{row['error']:.3e}", f"{row['parameters']:,}")
-        table.add_row(escape(str(name)), row["shape"], str(row["rank"]), *numbers)
+def _show_plan(plan: "LoraPlan") -> None:
+    numbers = ("shape", "rank", "energy", "‖ΔW‖", "error", "parameters")
+    table = plain_table("module", *numbers, right=numbers)
+    for name, row in plan.table().iterrows():
+        cells = (f"{row['energy']:.4f}", f"{row['norm']:.3e}", f"{row['error']:.3e}", f"{row['parameters']:,}")
+        table.add_row(escape(str(name)), str(row["shape"]), str(row["rank"]), *cells)
     out.print(table)
-    reasons: dict[str, list[Any]] = {}
+    by_reason: dict[str, list[LeftOut]] = {}
     for row in plan.left_out:
-        reasons.setdefault(row.reason, []).append(row)
-    for reason, found in reasons.items():
-        names = ", ".join(row.name for row in found[:3]) + (", …" if len(found) > 3 else "")
-        norm = sum(row.norm**2 for row in found) ** 0.5
-        words = f"not carried, {reason}: ‖Δ‖ {norm:.3e} in {len(found)} tensor{'s' * (len(found) > 1)} ({names})"
-        out.print(escape(words), highlight=False, soft_wrap=True)
-    out.print(
+        by_reason.setdefault(row.reason, []).append(row)
+    for reason, rows in by_reason.items():
+        names = ", ".join(row.name for row in rows[:3]) + (", …" if len(rows) > 3 else "")
+        norm = sum(row.norm**2 for row in rows) ** 0.5
+        say(f"not carried, {reason}: ‖Δ‖ {norm:.3e} in {len(rows)} tensor{'s' * (len(rows) > 1)} ({names})")
+    say(
         f"{plan.asked}: {plan.parameters:,} parameters carry {100 * plan.energy:.2f} % of all ‖Δ‖²; "
-        f"{100 * plan.share_left_out:.2f} % is in tensors that LoRA does not carry",
-        highlight=False,
-        soft_wrap=True,
+        f"{100 * plan.share_left_out:.2f} % is in tensors that LoRA does not carry"
     )
-
-
-def _refuse(place: Path | None) -> None:
-    if place is not None and place.exists():
-        raise SaddlesError.about(f"{place} exists already", "nothing is overwritten", "choose another --out")

@@ -1,16 +1,41 @@
-"""Where commands print, and what they say when they are stopped."""
+"""Where commands print, and what they print when they are interrupted."""
 
 import shlex
+from collections.abc import Container
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-out = Console(emoji=False)  # what a user wrote, such as c=a:b:3, is shown as it came
+out = Console(emoji=False)  # or c=a:b:3, as a user may write it, would show an emoji
 err = Console(emoji=False, stderr=True)
 
 
+def say(text: str) -> None:
+    """A line of results, as it is."""
+    out.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """A line of progress, which is not part of the results."""
+    err.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def complain(text: str) -> None:
+    """A line about what went wrong."""
+    err.print(f"[red]saddles:[/red] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def plain_table(*columns: str, right: Container[str] = ()) -> Table:
+    """A table without lines; the columns named in `right` are aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
 def interrupted(kept: str, words: list[str]) -> typer.Exit:
-    """Tell what is kept and the command that goes on."""
-    go_on = shlex.join(["saddles", *words])
-    err.print(f"\ninterrupted; {kept}. Go on with:\n  {go_on}", highlight=False, soft_wrap=True)
+    """Say what is kept, and the command that resumes."""
+    note(f"\nInterrupted; {kept}. Resume with:\n  {shlex.join(['saddles', *words])}")
     return typer.Exit(130)

@@ -6,36 +6,63 @@ import numpy as np
 
 from saddles.diagonal.risk import Risk
 from saddles.solvers.log_scale import LogScale
-from saddles.solvers.mirror import Stepper
-from saddles.solvers.ndf import StepError
+from saddles.solvers.mirror import Chosen, MirrorFlow
+from saddles.solvers.multistep import TINY, Multistep, StepError, Vector
 
+# Forces below this part of max|g(0)| count as zero.
 ZERO = 1e-9
-"""Forces below this part of max|g(0)| count as zero."""
 
+# A coordinate that shrinks and is below this part of the largest has left the support.
 GONE = 1e-9
-"""A coordinate that shrinks and is below this part of the largest has left the support."""
 
+# Error of S per step while the flow is followed; only its basin matters, the end is polished.
 COARSE = 1e-3
-"""Error of S a step while the flow is followed; only its basin matters, the end is polished."""
 
-NOWHERE = 400.0
-"""|S| at which a coordinate that left is zero in float64."""
+# The first step is this part of 1/max|g|: a new coordinate starts 1e-8 small, so nothing happens sooner.
+FIRST_STEP = 0.1
 
+# Most steps to rest; a flow that needs more has none, as with a loss that only fades.
 STEPS = 3000
+
+# |S| at which a coordinate that left is zero in float64: e^{−800} underflows.
+NOWHERE = 400.0
+
+# Polishing begins where the forces have fallen to 1e-3 of the first; if it fails, again at a tenth of that, and so on.
+# Too early it costs Hessian columns and may lead to another rest than the flow does; after seven tries it is given up.
+CALM, CALMER, CALMEST = 1e-3, 0.1, 1e-9
+
+# Newton steps of polishing; it converges quadratically with exact columns, linearly with secants.
+POLISH_STEPS = 25
+
+# Polishing ends at forces of this part of the first ones, or where they are round-off of max|∇²L| max|β|.
+EXACT, ROUNDING = 1e-11, 1e-14
+
+# Polishing that stopped halving the forces is accepted at this part of the first ones: with few samples or tied
+# coordinates the Hessian is nearly singular, and the last digits of the rest do not matter to any later stage.
+NEARLY = 1e-7
+
+# A Newton step must bring the forces to this part of what they were, or the Hessian is asked for exactly.
+HALVED = 0.5
+
+# A Newton step in S beyond this would change β by more than a factor e: the flow is not near its rest.
+LONGEST_STEP = 0.5
+
+# The test of `_firm`: S larger by this (β by 1 %), and the force, relative to the first, that must push back.
+GROWTH, PUSHED_BACK = 0.005, 1e-8
 
 
 @dataclass(frozen=True, eq=False)
 class Rest:
     """A stationary point of the flow on a support: β, its signs (0 off the support), g and L there."""
 
-    beta: np.ndarray
-    signs: np.ndarray
-    force: np.ndarray
+    beta: Vector
+    signs: Vector
+    force: Vector
     loss: float
     settled: bool
 
 
-def flow_to_rest(risk: Risk, begin: np.ndarray, signs: np.ndarray) -> Rest:
+def flow_to_rest(risk: Risk, begin: Vector, signs: Vector) -> Rest:
     """Follow |β_i|' = 2|β_i| s_i g_i (u² = v² = |β|) from `begin` to rest, inside its orthant.
 
     Coordinates may shrink to zero and leave the support (their force then points to zero).
@@ -45,84 +72,83 @@ def flow_to_rest(risk: Risk, begin: np.ndarray, signs: np.ndarray) -> Rest:
         signs: ±1 on the support, 0 elsewhere.
     """
     chosen = np.flatnonzero(signs)
-    coordinates = LogScale.balanced(signs[chosen])
-    flow = Stepper(
+    flow = MirrorFlow(
         lambda part: risk.force(_embed(part, chosen, risk.size))[chosen],
         lambda part, which: risk.columns(_embed(part, chosen, risk.size), chosen[which])[chosen],
-        coordinates,
-        coordinates.shift(begin[chosen]),
-        0.0,
+        LogScale.balanced(signs[chosen]),
         COARSE,
     )
-    start = float(np.abs(flow.slope).max())
-    flow.restart(0.0, flow.shift, flow.slope, 0.1 / max(start, 1e-300))
-    side, goal = signs[chosen], 1e-3
+    stepper = Multistep(flow, flow.coordinates.shift(begin[chosen]), rtol=COARSE, atol=0.0)
+    start = float(np.abs(stepper.slope).max())
+    stepper.restart(FIRST_STEP / max(start, TINY))
+    side, goal = signs[chosen], CALM
     for _ in range(STEPS):
         try:
-            flow.advance(np.inf)
+            stepper.advance(np.inf)
         except StepError:
             break
-        part = coordinates.beta(flow.shift)
-        alive = ~((np.abs(part) < GONE * np.abs(part).max()) & (side * flow.slope < 0))
-        if np.abs(flow.slope[alive]).max(initial=0.0) > goal * start:
+        # β of a leaving coordinate falls for ever and never rests in S, so it must not be waited for. Small ones that
+        # grow have just become active.
+        part = flow.coordinates.beta(stepper.state)
+        alive = ~((np.abs(part) < GONE * np.abs(part).max()) & (side * stepper.slope < 0))
+        if np.abs(stepper.slope[alive]).max(initial=0.0) > goal * start:
             continue
-        shift = _polish(flow, alive, start)
+        shift = _polish(flow, stepper.state, alive, start)
         if shift is not None:
-            return _rest(risk, np.where(alive, coordinates.beta(shift), 0.0), chosen, np.where(alive, side, 0.0))
-        goal *= 0.1
-        if goal < 1e-9:
+            part = np.where(alive, flow.coordinates.beta(shift), 0.0)
+            return _rest(risk, part, np.where(alive, side, 0.0), chosen, True)
+        goal *= CALMER
+        if goal < CALMEST:
             break
-    beta = _embed(np.nan_to_num(coordinates.beta(flow.shift)), chosen, risk.size)
-    loss, force = risk.both(beta)
-    return Rest(beta, signs, force, loss, False)
+    return _rest(risk, np.nan_to_num(flow.coordinates.beta(stepper.state)), side, chosen, False)
 
 
-def _rest(risk: Risk, part: np.ndarray, chosen: np.ndarray, side: np.ndarray) -> Rest:
+def _rest(risk: Risk, part: Vector, side: Vector, chosen: Chosen, settled: bool) -> Rest:
     beta, signs = _embed(part, chosen, risk.size), _embed(side, chosen, risk.size)
     loss, force = risk.both(beta)
-    return Rest(beta, signs, force, loss, True)
+    return Rest(beta, signs, force, loss, settled)
 
 
-def _embed(part: np.ndarray, chosen: np.ndarray, size: int) -> np.ndarray:
+def _embed(part: np.ndarray, chosen: Chosen, size: int) -> np.ndarray:
     whole = np.zeros(size)
     whole[chosen] = part
     return whole
 
 
-def _polish(flow: Stepper, alive: np.ndarray, start: float) -> np.ndarray | None:
+def _polish(flow: MirrorFlow, state: Vector, alive: np.ndarray, start: float) -> Vector | None:
     """Newton's method until forces are 1e-11 of `start` or round-off; None if it leads away.
 
     The step is taken in β (exact for a quadratic loss), or in S where it would change a sign. Coordinates that
     left are put to zero first. Flat directions (tied coordinates) are left where the flow put them.
     """
-    shift, which = flow.shift.copy(), np.flatnonzero(alive)
-    shift[~alive] = -NOWHERE * np.sign(flow.coordinates.beta(shift)[~alive])
-    push = flow.evaluate(shift)[which]
-    exact = False
-    for _ in range(25):
-        size = float(np.abs(push).max(initial=0.0))
+    beta_of, shift, which = flow.coordinates.beta, state.copy(), np.flatnonzero(alive)
+    shift[~alive] = -NOWHERE * np.sign(beta_of(shift)[~alive])
+    force, exact = flow.field(shift), False
+    for _ in range(POLISH_STEPS):
         if not len(which):
             return shift
-        if size <= max(1e-11 * start, 1e-14 * flow.hessian.scale * np.abs(flow.coordinates.beta(shift)).max()):
+        size = float(np.abs(force[which]).max())
+        if size <= max(EXACT * start, ROUNDING * flow.hessian.scale * np.abs(beta_of(shift)).max()):
             return shift if _firm(flow, shift, which, start) else None
+        # The secant Hessian is free and usually good enough. `exact` is set where it was not, and asks for all columns.
         if exact or not flow.hessian.known[which].all():
-            flow.hessian.put(which, flow.columns(flow.coordinates.beta(shift), which))
+            flow.ask(shift, which)
             exact = True
-        step = _newton(flow, shift, which, push)
-        if step is not None:
+        step = flow.to_rest(shift, force, which)
+        if step is not None and np.abs(step).max() <= LONGEST_STEP:
             trial = _moved(flow, shift, which, step)
-            there = flow.evaluate(trial)[which]
-            if float(np.abs(there).max()) < 0.5 * size:
-                shift, push, exact = trial, there, False
+            there = flow.field(trial)
+            if float(np.abs(there[which]).max()) < HALVED * size:
+                shift, force, exact = trial, there, False
                 continue
         if exact:
             break
         exact = True
-    near = float(np.abs(push).max(initial=0.0)) <= 1e-7 * start
+    near = float(np.abs(force[which]).max(initial=0.0)) <= NEARLY * start
     return shift if near and _firm(flow, shift, which, start) else None
 
 
-def _moved(flow: Stepper, shift: np.ndarray, which: np.ndarray, step: np.ndarray) -> np.ndarray:
+def _moved(flow: MirrorFlow, shift: Vector, which: Chosen, step: np.ndarray) -> Vector:
     """S after a small change of it, made in β = β(S) + dβ/dS step where that keeps every sign."""
     beta = flow.coordinates.beta(shift)
     aim = beta.copy()
@@ -132,24 +158,12 @@ def _moved(flow: Stepper, shift: np.ndarray, which: np.ndarray, step: np.ndarray
     return trial
 
 
-def _firm(flow: Stepper, shift: np.ndarray, which: np.ndarray, start: float) -> bool:
+def _firm(flow: MirrorFlow, shift: Vector, which: Chosen, start: float) -> bool:
     """Whether weights 1 % larger are pushed back.
 
     At a rest they are; where a loss only fades (the exponential tail of cross-entropy) forces vanish
     without one.
     """
     larger = shift.copy()
-    larger[which] += 0.005 * np.sign(flow.coordinates.beta(shift)[which])
-    return float(np.abs(flow.evaluate(larger)[which]).max()) > 1e-8 * start
-
-
-def _newton(flow: Stepper, shift: np.ndarray, which: np.ndarray, push: np.ndarray) -> np.ndarray | None:
-    """The Newton step to g = 0, or None at no minimum or where it is long."""
-    root = np.sqrt(flow.coordinates.slope(shift)[which])
-    block = flow.hessian.matrix[np.ix_(which, which)]
-    values, vectors = np.linalg.eigh(root[:, None] * (block + block.T) / 2 * root)
-    firm = np.abs(values) > 1e-9 * np.abs(values).max()
-    if (values[firm] < 0).any():
-        return None
-    step = vectors[:, firm] @ (vectors[:, firm].T @ (root * push) / values[firm]) / root
-    return step if np.abs(step).max() <= 0.5 else None
+    larger[which] += GROWTH * np.sign(flow.coordinates.beta(shift)[which])
+    return float(np.abs(flow.field(larger)[which]).max()) > PUSHED_BACK * start

@@ -1,4 +1,4 @@
-"""The concept classifier: one a distribution of images, kept in the user's cache under the hash of what made it.
+"""The concept classifier: one per distribution of images, kept in the user's cache under a hash of its settings.
 
 A small U-Net, the maximum over pixels, and a 2-layer MLP give the logits of (blue, small). It is trained on all four
 classes, with pixel noise of up to 0.1 added: images of a model in its first steps carry the noise e^{γ(0)/2} = 0.08,
@@ -9,10 +9,9 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +20,18 @@ from torch.nn import functional
 from saddles.diffusion.images import CLASSES, Circles
 from saddles.diffusion.unet import UNetShape, make_unet
 from saddles.errors import SaddlesError
-from saddles.runtime.progress import bar
-from saddles.training.stepping import generator_of, write_checkpoint
+from saddles.training.checkpoint import Checkpoint, History, write_checkpoint
+from saddles.training.device import generator_of, mixed_precision
+from saddles.training.loop import Loop
 
 LAYOUT = 1
-"""Raise it where the code below changes what is trained: older files are then not looked at."""
+"""Raise it when the code below changes what is trained: older files are then ignored."""
 ROUNDS = 4
-"""Rounds of training before a classifier that is not perfect is given up."""
+"""Rounds of training after which a classifier that is not perfect is given up."""
 ADDED = 0.1
+"""Largest pixel noise added in training; a young model's images carry 0.08."""
+CHUNK = 512
+"""Held-out images that are classified at once."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class ClassifierPlan:
     Args:
         channels: of the U-Net's levels.
         features: channels that are pooled.
-        steps: of a round; another round follows while a held-out image is wrong, up to four.
+        steps: of a round; another round follows while a held-out image is wrong, up to four in all.
         batch, rate: of AdamW, the rate falls to 0 linearly in every round.
         held_out: images of each class that must all be right.
     """
@@ -52,10 +55,11 @@ class ClassifierPlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
-        if min(self.steps, self.batch, self.held_out, self.features) < 1 or self.rate <= 0:
-            raise SaddlesError.about(
-                f"{self} came", "steps, batch, held_out and features are at least 1, the rate is positive", "raise them"
-            )
+        for name in ("steps", "batch", "held_out", "features"):
+            if getattr(self, name) < 1:
+                raise SaddlesError.must_be(name, "at least 1", getattr(self, name))
+        if self.rate <= 0:
+            raise SaddlesError.must_be("rate", "positive", self.rate)
 
 
 class Classifier(nn.Module):
@@ -81,7 +85,11 @@ class Classifier(nn.Module):
 
 
 def concept_classifier(
-    circles: Circles, plan: ClassifierPlan | None = None, *, device: Any = "cpu", folder: str | Path | None = None
+    circles: Circles,
+    plan: ClassifierPlan | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    folder: str | os.PathLike[str] | None = None,
 ) -> tuple[Classifier, float]:
     """A classifier that is right on all held-out images, and its accuracy: from the cache, or trained now.
 
@@ -99,10 +107,9 @@ def concept_classifier(
         _keep({"state": state, "hash": _hash(state), "made_from": json.dumps(words)}, file)
     accuracy = _accuracy(network, circles, plan.held_out, device)
     if accuracy < 1:
-        raise SaddlesError.about(
-            f"a classifier with {100 * accuracy:.3f} % of {4 * plan.held_out} held-out images right came",
-            "concepts are read off by one that is right on all",
-            f"raise the classifier's steps above {plan.steps}",
+        raise SaddlesError(
+            f"The classifier must be right on all {4 * plan.held_out} held-out images; it is right on "
+            f"{100 * accuracy:.3f} %. Raise the classifier's steps above {plan.steps}."
         )
     return network.eval().requires_grad_(False), accuracy
 
@@ -111,15 +118,15 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saddles" / "classifiers"
 
 
-def _keep(state: dict[str, Any], file: Path) -> None:
+def _keep(state: Mapping[str, object], file: Path) -> None:
     try:
         write_checkpoint(state, file)
     except OSError as error:
         warnings.warn(f"the classifier was not kept: {file} cannot be written ({error.strerror})", stacklevel=3)
 
 
-def _restore(network: Classifier, file: Path, device: Any) -> bool:
-    """Take a kept classifier; one whose hash does not fit its weights is said and trained anew."""
+def _restore(network: Classifier, file: Path, device: torch.device) -> bool:
+    """Load a kept classifier; False, with a warning, where the file is damaged."""
     if not file.exists():
         return False
     try:
@@ -145,32 +152,39 @@ def _hash(state: dict[str, Tensor]) -> str:
 
 
 def _train(network: Classifier, circles: Circles, plan: ClassifierPlan, device: torch.device) -> None:
+    """Train round after round until every held-out image is right."""
     optimiser = torch.optim.AdamW(network.parameters(), lr=plan.rate, weight_decay=0.01)
     network.train()
-    with bar(f"classifier, colour {circles.colour:g}", ROUNDS * plan.steps) as progress:
-        for step in range(ROUNDS * plan.steps):
-            rest = 1 - (step % plan.steps) / plan.steps
-            for group in optimiser.param_groups:
-                group["lr"] = plan.rate * rest
-            _step(network, optimiser, circles, plan, step, device)
-            progress.reach(step + 1)
-            if (step + 1) % plan.steps == 0 and _accuracy(network, circles, plan.held_out, device) == 1:
-                break
+
+    def step(number: int) -> Tensor:
+        for group in optimiser.param_groups:
+            group["lr"] = plan.rate * (1 - (number % plan.steps) / plan.steps)
+        optimiser.zero_grad(set_to_none=True)
+        loss = _loss(network, circles, plan.batch, generator_of(device, 42, number))
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    def observe(steps: int) -> dict[str, float]:
+        return {"accuracy": _accuracy(network, circles, plan.held_out, device)}
+
+    history, title = History(), f"classifier, colour {circles.colour:g}"
+    for end in range(plan.steps, (ROUNDS + 1) * plan.steps, plan.steps):
+        status = Loop(end, step, observe, {end}, Checkpoint(None, {}), title=title).run(history)
+        if not status.ok or history.rows[end]["accuracy"] == 1:
+            return
 
 
-def _step(
-    network: Classifier, optimiser: Any, circles: Circles, plan: ClassifierPlan, step: int, device: torch.device
-) -> None:
-    generator = generator_of(device, 42, step)
-    classes = torch.randint(0, len(CLASSES), (plan.batch,), generator=generator, device=device)
+def _loss(network: Classifier, circles: Circles, batch: int, generator: torch.Generator) -> Tensor:
+    """Cross-entropy of both concepts on a batch with pixel noise."""
+    device = generator.device
+    classes = torch.randint(0, len(CLASSES), (batch,), generator=generator, device=device)
     images, _ = circles.draw(classes, generator)
-    level = ADDED * torch.rand(plan.batch, 1, 1, 1, generator=generator, device=device)
+    level = ADDED * torch.rand(batch, 1, 1, 1, generator=generator, device=device)
     images = images + level * torch.randn(images.shape, generator=generator, device=device)
-    optimiser.zero_grad(set_to_none=True)
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+    with mixed_precision(device):
         logits = network(images)
-    functional.binary_cross_entropy_with_logits(logits.float(), _bits(classes)).backward()
-    optimiser.step()
+    return functional.binary_cross_entropy_with_logits(logits.float(), _bits(classes))
 
 
 def _bits(classes: Tensor) -> Tensor:
@@ -184,7 +198,6 @@ def _accuracy(network: Classifier, circles: Circles, count: int, device: torch.d
     classes = circles.classes(CLASSES, count, device)
     images, _ = circles.draw(classes, generator_of(device, 43))
     right = 0
-    for at in range(0, len(classes), 512):
-        found = network.concepts(images[at : at + 512]).round()
-        right += int((found == _bits(classes[at : at + 512])).all(1).sum())
+    for some, labels in zip(images.split(CHUNK), classes.split(CHUNK), strict=True):
+        right += int((network.concepts(some).round() == _bits(labels)).all(1).sum())
     return right / len(classes)

@@ -7,14 +7,13 @@ the image each way; the background is nearly white; edges are blurred by one pix
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.training.stepping import generator_of
+from saddles.training.device import generator_of
 
 CLASSES = ("00", "01", "10", "11")
 """(colour, size): red or blue, big or small."""
@@ -22,6 +21,7 @@ TRAINED = ("00", "01", "10")
 CONCEPTS = ("colour", "size")
 
 _SIGNAL_IMAGES = 2048
+"""Images per class mean: as many as the training set of the paper's size holds."""
 
 
 @dataclass(frozen=True)
@@ -55,25 +55,20 @@ class Circles:
             ("size", self.size, self.size_spread),
         ):
             if not 0 < value <= 1:
-                raise SaddlesError.about(
-                    f"a {name} separation of {value} came", "it is in (0, 1]", "the paper has 0.2 to 0.7"
-                )
+                raise SaddlesError.must_be(name, "in (0, 1]", value, "The paper has 0.2 to 0.7")
             if not 0 <= spread < 0.5:
-                raise SaddlesError.about(
-                    f"{name}_spread={spread} came", "classes overlap from 0.5 on", "use less than half"
-                )
+                raise SaddlesError.must_be(f"{name}_spread", "in [0, 0.5), or classes overlap", spread)
             if value * (0.5 + spread) > 0.5:
-                raise SaddlesError.about(
-                    f"a {name} separation of {value} with a spread of {spread} came",
-                    "values with their spread lie in [0, 1]",
-                    f"use at most {0.5 / (0.5 + spread):.3g}",
+                raise SaddlesError.must_be(
+                    name, f"at most {0.5 / (0.5 + spread):.3g}, or some values lie outside [0, 1]", value
                 )
-        if self.side < 4 or not 0 <= self.background <= 1 or self.noise < 0:
-            raise SaddlesError.about(
-                f"side={self.side}, background={self.background}, noise={self.noise} came",
-                "an image has at least 4 pixels a side, the background's range is in [0, 1], noise is not negative",
-                "check the numbers",
-            )
+        for name, right, what in (
+            ("side", self.side >= 4, "at least 4 pixels"),
+            ("background", 0 <= self.background <= 1, "in [0, 1]"),
+            ("noise", self.noise >= 0, "at least 0"),
+        ):
+            if not right:
+                raise SaddlesError.must_be(name, what, getattr(self, name))
 
     def means(self) -> Tensor:
         """(class, 4): diameter, R, G, B of each class; what a prompt for the class asks for."""
@@ -101,7 +96,7 @@ class Circles:
         noise = torch.randn(images.shape, generator=generator, device=device)
         return images + self.noise * noise, described
 
-    def classes(self, names: tuple[str, ...], count: int, device: Any) -> Tensor:
+    def classes(self, names: tuple[str, ...], count: int, device: torch.device | str) -> Tensor:
         """`count` of each class as numbers, one class after the other."""
         numbers = torch.tensor([CLASSES.index(name) for name in names], device=device)
         return numbers.repeat_interleave(count)
@@ -118,12 +113,15 @@ class Circles:
         return np.array([float((averages[other] - averages["00"]).pow(2).mean().sqrt()) for other in ("10", "01")])
 
     def spreads(self) -> np.ndarray:
-        """Standard deviations of (colour, size) within a class, in units of their signals: uniform draws' shares."""
+        """Standard deviations of (colour, size) within a class, in units of their signals.
+
+        A draw that is uniform within ± s has the standard deviation s/√3.
+        """
         return self.signals() * np.array([self.colour_spread, self.size_spread]) / np.sqrt(3)
 
 
-def training_set(circles: Circles, count: int, seed: int, device: Any) -> tuple[Tensor, Tensor]:
+def training_set(circles: Circles, count: int, seed: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """`count` images of each trained class and their descriptions, the same for the same seed on one kind of device."""
     if count < 1:
-        raise SaddlesError.about(f"images={count} came", "at least 1 image a class is trained on", "the paper's: 2048")
+        raise SaddlesError.must_be("images", "at least 1 per class", count)
     return circles.draw(circles.classes(TRAINED, count, device), generator_of(device, seed, 41))

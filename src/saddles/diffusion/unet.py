@@ -1,14 +1,14 @@
 """The U-Net of the paper: residual blocks at three resolutions, attention at the lowest, LayerNorm, GELU.
 
-No library at hand has these parts together (diffusers' U-Nets have group norm and SiLU, and condition by attention or
-through the time embedding), so it is a module of our own.
+No common library has these parts together (the U-Nets of diffusers have group norm and SiLU, and are conditioned by
+attention or through the time embedding), so it is a module of our own.
 
     level i:   two residual blocks with channels[i]; the result is kept for the way up
                a 2 × 2 convolution of stride 2, and the description's 2-layer MLP is added (but after the last level)
     bottom:    residual block, self-attention, residual block
     way up:    the same levels backwards, each but the last with what was kept beside it
 
-LayerNorm is over all features of an image, with a scale and a shift a channel. Every residual block ends in a
+LayerNorm is over all features of an image, with a scale and a shift per channel. Every residual block ends in a
 convolution that starts at 0, and so does the network.
 """
 
@@ -31,9 +31,9 @@ class UNetShape:
     Args:
         side: of the images, a multiple of 2^(levels − 1).
         channels: of each level.
-        blocks: residual blocks a level.
+        blocks: residual blocks per level.
         heads: of the attention; they divide the last level's channels.
-        described: numbers that describe an image, 0 for a network that is told nothing.
+        described: numbers that describe an image, 0 for a network without a description.
         outputs: channels that come out.
     """
 
@@ -46,18 +46,16 @@ class UNetShape:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
-        if not self.channels or min(*self.channels, self.channels[0], self.blocks, self.heads) < 1:
-            raise SaddlesError.about(
-                f"channels={self.channels}, blocks={self.blocks}, heads={self.heads} came",
-                "all are at least 1",
-                "the paper has channels=(64, 128, 256)",
-            )
-        if self.side % 2 ** (len(self.channels) - 1) or self.channels[-1] % self.heads:
-            raise SaddlesError.about(
-                f"side={self.side}, channels={self.channels}, heads={self.heads} came",
-                "each level halves the side, and heads divide the last channels",
-                "use a side that is a power of two and heads=1",
-            )
+        if not self.channels or min(self.channels) < 1:
+            raise SaddlesError.must_be("channels", "at least 1 in each of one or more levels", self.channels)
+        halved = 2 ** (len(self.channels) - 1)
+        for name, right, what in (
+            ("blocks", self.blocks >= 1, "at least 1"),
+            ("heads", self.heads >= 1 and self.channels[-1] % self.heads == 0, f"a divisor of {self.channels[-1]}"),
+            ("side", self.side % halved == 0, f"a multiple of {halved}, because each further level halves it"),
+        ):
+            if not right:
+                raise SaddlesError.must_be(name, what, getattr(self, name))
 
 
 class UNet(nn.Module):
@@ -91,25 +89,25 @@ class UNet(nn.Module):
 
     def forward(self, images: Tensor, level: Tensor | None = None, described: Tensor | None = None) -> Tensor:
         """Args: images; level (image,), about 0 to 1; described (image, numbers)."""
-        told = None if level is None else self.level(waves(level, self.features))
+        embedded = None if level is None else self.level(waves(level, self.features))
         h, kept = self.enter(images), []
         for i, row in enumerate(self.down):
             if i:
                 h = self.shrink[i - 1](h)
                 if described is not None:
                     h = h + self.described[i - 1](described)[:, :, None, None]
-            h = _through(row, h, told)
+            h = _through(row, h, embedded)
             kept.append(h)
-        h = self.bottom[1](self.attend(self.bottom[0](h, told)), told)
+        h = self.bottom[1](self.attend(self.bottom[0](h, embedded)), embedded)
         for i, row in enumerate(self.up):
             if i:
                 h = torch.cat([self.grow[i - 1](h), kept[-1 - i]], dim=1)
-            h = _through(row, h, told)
+            h = _through(row, h, embedded)
         return self.leave(h)
 
 
 class Norm(nn.Module):
-    """LayerNorm over all features of an image, then a scale and a shift a channel.
+    """LayerNorm over all features of an image, then a scale and a shift per channel.
 
     The same numbers as a group norm with one group, but it keeps pixels' channels side by side in memory, as
     convolutions want them on a GPU, and the precision of its input (sums are float32 inside).
@@ -133,18 +131,18 @@ class Norm(nn.Module):
 class Residual(nn.Module):
     """x + conv(act(norm(conv(act(norm x)) + level)))."""
 
-    def __init__(self, entering: int, leaving: int, told: int) -> None:
+    def __init__(self, entering: int, leaving: int, embedded: int) -> None:
         super().__init__()
         self.first = nn.Sequential(Norm(entering), nn.GELU(), nn.Conv2d(entering, leaving, 3, padding=1))
-        self.told = nn.Linear(told, leaving) if told else None
+        self.level = nn.Linear(embedded, leaving) if embedded else None
         self.second = nn.Sequential(Norm(leaving), nn.GELU(), nn.Conv2d(leaving, leaving, 3, padding=1))
         self.past = nn.Conv2d(entering, leaving, 1) if entering != leaving else nn.Identity()
 
-    def forward(self, x: Tensor, told: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, level: Tensor | None) -> Tensor:
         """(image, channel, row, column) to the same with other channels."""
         h = self.first(x)
-        if self.told is not None and told is not None:
-            h = h + self.told(told)[:, :, None, None]
+        if self.level is not None and level is not None:
+            h = h + self.level(level)[:, :, None, None]
         return self.past(x) + self.second(h)
 
 
@@ -167,7 +165,10 @@ class Attention(nn.Module):
 
 
 def waves(level: Tensor, features: int) -> Tensor:
-    """Sines and cosines of the level at frequencies from 1 to 1000, (image, features)."""
+    """Sines and cosines of the level at frequencies from 1 to 1000, (image, features).
+
+    The level is about 0 to 1: the slowest wave tells its ends apart, the fastest resolves steps of a thousandth.
+    """
     rates = torch.exp(torch.linspace(0, math.log(1000.0), features // 2, device=level.device, dtype=level.dtype))
     angles = level[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=1)
@@ -187,12 +188,12 @@ def make_unet(shape: UNetShape, seed: int = 0) -> UNet:
     return network
 
 
-def _row(entering: int, leaving: int, blocks: int, told: int) -> nn.ModuleList:
-    return nn.ModuleList(Residual(entering if k == 0 else leaving, leaving, told) for k in range(blocks))
+def _row(entering: int, leaving: int, blocks: int, embedded: int) -> nn.ModuleList:
+    return nn.ModuleList(Residual(entering if k == 0 else leaving, leaving, embedded) for k in range(blocks))
 
 
-def _through(row: nn.Module, h: Tensor, told: Tensor | None) -> Tensor:
+def _through(row: nn.Module, h: Tensor, level: Tensor | None) -> Tensor:
     assert isinstance(row, nn.ModuleList)
     for block in row:
-        h = block(h, told)
+        h = block(h, level)
     return h

@@ -6,13 +6,13 @@
                + E[−log N(x; z_0/α_0, s²)]                    reconstruction, s the data noise
                + ½ E γ'(t) ‖ε − ε̂(z_t, γ(t))‖²                diffusion, t uniform on [0, 1]
 
-The reconstruction's mean over z_0 is ½ e^{γ(0)}/s² + log s + ½ log 2π a dimension, and is used in that form. With
+The reconstruction's mean over z_0 is ½ e^{γ(0)}/s² + log s + ½ log 2π per dimension, and is used in that form. With
 s = 1e-3 the model is one of a density: its bits per dimension may be negative, and are not those of 8-bit images.
 """
 
 import itertools
 import math
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from torch.nn import functional
 
 from saddles.diffusion.unet import UNetShape, make_unet
 from saddles.errors import SaddlesError
+
+Denoiser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(z, level, described) → ε̂ − z."""
 
 TERMS = ("diffusion", "latent", "reconstruction")
 
@@ -34,15 +37,13 @@ class VDM(nn.Module):
     """
 
     def __init__(
-        self, denoiser: Any, gamma_min: float = -5.0, gamma_max: float = 10.0, data_noise: float = 1e-3
+        self, denoiser: nn.Module, gamma_min: float = -5.0, gamma_max: float = 10.0, data_noise: float = 1e-3
     ) -> None:
         super().__init__()
-        if not gamma_min < gamma_max or data_noise <= 0:
-            raise SaddlesError.about(
-                f"gamma_min={gamma_min}, gamma_max={gamma_max}, data_noise={data_noise} came",
-                "γ grows with time and the data noise is positive",
-                "the paper has -5, 10 and 1e-3",
-            )
+        if not gamma_min < gamma_max:
+            raise SaddlesError.must_be("gamma_max", f"above gamma_min={gamma_min}", gamma_max)
+        if data_noise <= 0:
+            raise SaddlesError.must_be("data_noise", "positive", data_noise)
         self.denoiser = denoiser
         self.offset = nn.Parameter(torch.tensor(float(gamma_min)))
         self.slope = nn.Parameter(torch.tensor(float(gamma_max - gamma_min)))
@@ -52,13 +53,13 @@ class VDM(nn.Module):
         """γ(t) = −log SNR(t)."""
         return self.offset + self.slope.abs() * time
 
-    def noise(self, z: Tensor, gamma: Tensor, described: Tensor | None, denoiser: Any = None) -> Tensor:
+    def noise(self, z: Tensor, gamma: Tensor, described: Tensor | None, denoiser: Denoiser | None = None) -> Tensor:
         """ε̂, for gamma of shape (image,); by another denoiser than the model's own where one is given."""
         change = (denoiser or self.denoiser)(z, (gamma - self.start) / self.range, described)
         return z + change.to(z.dtype)
 
     def bound(self, x: Tensor, described: Tensor | None, time: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        """The three terms in bits per dimension, one number an image each; their sum bounds −log₂ p(x)/dimensions.
+        """The three terms in bits per dimension, one number per image each; their sum bounds −log₂ p(x)/dimensions.
 
         Args:
             x: (image, …).
@@ -85,7 +86,7 @@ class VDM(nn.Module):
         shape: tuple[int, ...],
         steps: int,
         generator: torch.Generator,
-        denoiser: Any = None,
+        denoiser: Denoiser | None = None,
     ) -> Tensor:
         """Ancestral sampling from t = 1 to 0 in equal steps; returns z_0/α_0, the mean of p(x | z_0).
 
@@ -96,14 +97,15 @@ class VDM(nn.Module):
             denoiser: instead of the model's own, for instance a faster form of it.
         """
         if steps < 1:
-            raise SaddlesError.about(f"{steps} sampling steps came", "at least 1 is needed", "the paper has 100")
-        like: dict[str, Any] = {"device": self.offset.device, "dtype": self.offset.dtype}
-        z = torch.randn(shape, generator=generator, **like)
-        gammas = self.gamma(torch.linspace(1.0, 0.0, steps + 1, **like))
+            raise SaddlesError.must_be("steps", "at least 1", steps)
+        device, dtype = self.offset.device, self.offset.dtype
+        z = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+        gammas = self.gamma(torch.linspace(1.0, 0.0, steps + 1, device=device, dtype=dtype))
         for before, after in itertools.pairwise(gammas):
+            # 1 − SNR(before)/SNR(after): the share of the noise at `before` that this step removes.
             share = -torch.expm1(after - before)
             mean = z - share * _sigma(before) * self.noise(z, before.expand(shape[0]), described, denoiser)
-            fresh = torch.randn(shape, generator=generator, **like)
+            fresh = torch.randn(shape, generator=generator, device=device, dtype=dtype)
             z = _alpha(after) / _alpha(before) * mean + _sigma(after) * share.sqrt() * fresh
         return z / _alpha(gammas[-1])
 

@@ -1,14 +1,15 @@
 """One look for every figure.
 
 Measurement is solid and coloured (Okabe and Ito's palette, safe for colour-blind readers);
-theory is dashed and dark. Fonts are embedded as text in SVG, and drawing needs no display.
+theory is dashed and dark. Text in SVG files stays text, and drawing needs no display.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
+import numpy as np
 from cycler import cycler
 from matplotlib.figure import Figure
 
@@ -23,7 +24,7 @@ THEORY: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1
 MEASURED: dict[str, Any] = {"linestyle": "-", "linewidth": 2.2}
 """Keywords of a measured curve; give it a colour."""
 
-_LOOK: Any = {
+_LOOK: dict[str, object] = {
     "font.size": 10,
     "font.family": "sans-serif",
     "axes.titlesize": 11,
@@ -49,11 +50,13 @@ _LOOK: Any = {
 @contextmanager
 def look() -> Iterator[None]:
     """Draw inside this block to get the common look."""
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(cast(Any, _LOOK)):  # matplotlib lists every key in a type of its own
         yield
 
 
-def sheet(rows: int, columns: int, width: float = 10.0, height: float = 4.2, **options: Any) -> tuple[Figure, Any]:
-    """A figure with a grid of axes, always as a two-dimensional array of them."""
+def sheet(
+    rows: int, columns: int, width: float = 10.0, height: float = 4.2, **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure with a grid of axes, always as a two-dimensional array of them; `options` go to `subplots`."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)

@@ -2,10 +2,11 @@
 
 import json
 import textwrap
-from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import BoundaryNorm, LogNorm, Normalize
 from matplotlib.figure import Figure
 
@@ -15,16 +16,22 @@ from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, look, shee
 MOST = 6
 """Claims that one figure shows."""
 
+DECADES = 100
+"""Positive numbers whose largest is more than this times the smallest are drawn on a logarithmic scale."""
+
+TITLE = (46, 3)
+"""Characters of a line and lines of a panel's title."""
+
 
 def over_grid(
     values: xr.DataArray, x: str | None = None, y: str | None = None, *, title: str = "", label: str = ""
 ) -> Figure:
-    """Draw one number a cell: a heat map over two axes of the grid, or a line over one.
+    """Draw one number per cell: a heat map over two axes of the grid, or a line over one.
 
     Args:
         values: a number over axes of the grid, for instance `sweep.trajectory["claim_value"].sel(claim=…)`.
-        x, y: axes; None takes the last two but `seed`. Over all other axes the median is drawn.
-        title, label: words above it and at the colour bar.
+        x, y: axes; None takes the last two except `seed`. The median over all other axes is drawn.
+        title, label: text above it and beside the colour bar.
     """
     with look():
         figure, ((axis,),) = sheet(1, 1, 6.4, 4.8)
@@ -46,27 +53,32 @@ def claims_over_grid(trajectory: xr.Dataset, x: str | None = None, y: str | None
                 continue
             one = trajectory.isel(claim=k)
             _draw(figure, axis, one["claim_value"], x, y, "number of the claim", one)
-            axis.set_title(_words(trajectory, k), fontsize=8, fontweight="normal")
-        where = json.loads(trajectory.attrs.get("grid", "{}")).get("seeds")
-        seeds = f", median of {len(where)} seeds" if where and len(where) > 1 else ""
-        figure.suptitle(f"{trajectory.attrs.get('experiment', '')}, size {trajectory.attrs.get('size', '')}{seeds}")
+            axis.set_title(_title(trajectory, k), fontsize=8, fontweight="normal")
+        seeds = json.loads(trajectory.attrs.get("grid", "{}")).get("seeds") or []
+        median = f", median of {len(seeds)} seeds" if len(seeds) > 1 else ""
+        figure.suptitle(f"{trajectory.attrs.get('experiment', '')}, size {trajectory.attrs.get('size', '')}{median}")
     return figure
 
 
-def _words(trajectory: xr.Dataset, k: int) -> str:
-    text = str(trajectory["claim"].values[k]) if "claim" in trajectory.coords else f"claim {k + 1}"
-    lines = textwrap.wrap(text, 46)
-    return "\n".join([*lines[:3], *(["…"] if len(lines) > 3 else [])])
+def claim_text(trajectory: xr.Dataset, k: int) -> str:
+    """The sentence of a sweep's claim, or its number where cells had different claims."""
+    return str(trajectory["claim"].values[k]) if "claim" in trajectory.coords else f"claim {k + 1}"
+
+
+def _title(trajectory: xr.Dataset, k: int) -> str:
+    width, most = TITLE
+    lines = textwrap.wrap(claim_text(trajectory, k), width)
+    return "\n".join([*lines[:most], *(["…"] if len(lines) > most else [])])
 
 
 def _draw(
-    figure: Any, axis: Any, values: xr.DataArray, x: str | None, y: str | None, label: str,
+    figure: Figure, axis: Axes, values: xr.DataArray, x: str | None, y: str | None, label: str,
     claim: xr.Dataset | None = None,
 ) -> None:  # fmt: skip
     names = [str(dim) for dim in values.dims]
     for name in (x, y):
         if name is not None and name not in names:
-            raise SaddlesError.about(f"the axis {name!r} came", f"there are {', '.join(names)}", "choose one of them")
+            raise SaddlesError.unknown("axis of the grid", name, names)
     free = [name for name in names if name != "seed" and name not in (x, y)] or names[:1]
     x = x or free.pop()
     y = y or next((name for name in reversed(free) if name != x), None)
@@ -78,12 +90,13 @@ def _draw(
 
 def _median(values: xr.DataArray, keep: list[str]) -> xr.DataArray:
     rest = [dim for dim in values.dims if dim not in keep]
-    filled = values.where(values.notnull().any(rest), 0.0) if rest else values
-    median = filled.median(rest) if rest else values
-    return median.where(values.notnull().any(rest)) if rest else median
+    if not rest:
+        return values
+    known = values.notnull().any(rest)
+    return values.where(known, 0.0).median(rest).where(known)  # NumPy warns about the median of nothing
 
 
-def _line(axis: Any, values: xr.DataArray, x: str, label: str, claim: xr.Dataset | None) -> None:
+def _line(axis: Axes, values: xr.DataArray, x: str, label: str, claim: xr.Dataset | None) -> None:
     places, ticks = _places(values, x)
     rest = [dim for dim in values.dims if dim != x]
     middle = _median(values, [x]).values
@@ -96,32 +109,33 @@ def _line(axis: Any, values: xr.DataArray, x: str, label: str, claim: xr.Dataset
     _ticks(axis.xaxis, places, ticks)
     if ticks is None and _is_log(places):
         axis.set_xscale("log")
-    finite = middle[np.isfinite(middle)]
-    if len(finite) and (finite > 0).all() and finite.max() > 100 * finite.min():
+    if _spans_decades(middle[np.isfinite(middle)]):
         axis.set_yscale("log")
     axis.set(xlabel=x, ylabel=label)
     if axis.get_legend_handles_labels()[0]:
         axis.legend()
 
 
-def _map(figure: Any, axis: Any, values: xr.DataArray, x: str, y: str, label: str, claim: xr.Dataset | None) -> None:
+def _map(
+    figure: Figure, axis: Axes, values: xr.DataArray, x: str, y: str, label: str, claim: xr.Dataset | None
+) -> None:
     shown = _median(values, [x, y]).transpose(y, x)
     numbers = np.ma.masked_invalid(shown.values)
     across, across_ticks = _places(values, x)
     up, up_ticks = _places(values, y)
     finite = numbers.compressed()
-    norm: Any = Normalize()
-    if len(finite) and finite.min() == finite.max():
+    norm = LogNorm() if _spans_decades(finite) else Normalize()
+    if len(finite) and finite.min() == finite.max():  # a colour bar needs an interval
         norm = BoundaryNorm([finite[0] - 0.5, finite[0] + 0.5], 256)
-    elif len(finite) and (finite > 0).all() and finite.max() > 100 * finite.min():
-        norm = LogNorm()
     axis.set_facecolor("#e4e4e4")
     drawn = axis.pcolormesh(_edges(across), _edges(up), numbers, cmap=HEAT, norm=norm, linewidth=0)
     figure.colorbar(drawn, ax=axis, label=label, shrink=0.9)
-    for which, places, ticks in ((axis.xaxis, across, across_ticks), (axis.yaxis, up, up_ticks)):
-        _ticks(which, places, ticks)
-        if ticks is None and _is_log(places):
-            which.axes.set_xscale("log") if which is axis.xaxis else which.axes.set_yscale("log")
+    _ticks(axis.xaxis, across, across_ticks)
+    _ticks(axis.yaxis, up, up_ticks)
+    if across_ticks is None and _is_log(across):
+        axis.set_xscale("log")
+    if up_ticks is None and _is_log(up):
+        axis.set_yscale("log")
     axis.set(xlabel=x, ylabel=y)
     if claim is not None:
         holds = _median(claim["claim_holds"], [x, y]).transpose(y, x).values
@@ -135,20 +149,24 @@ def _map(figure: Any, axis: Any, values: xr.DataArray, x: str, y: str, label: st
 
 
 def _places(values: xr.DataArray, name: str) -> tuple[np.ndarray, list[str] | None]:
-    """Where the cells of an axis are drawn; text and truth values are counted and get their words."""
+    """Where the cells of an axis are drawn; text and truth values are numbered and labelled."""
     labels = values[name].values if name in values.coords else np.arange(values.sizes[name])
     if labels.dtype.kind in "iuf":
         return labels.astype(float), None
     return np.arange(len(labels), dtype=float), [str(label) for label in labels]
 
 
-def _ticks(which: Any, places: np.ndarray, ticks: list[str] | None) -> None:
+def _spans_decades(numbers: np.ndarray) -> bool:
+    return len(numbers) > 0 and bool((numbers > 0).all()) and bool(numbers.max() > DECADES * numbers.min())
+
+
+def _ticks(which: Axis, places: np.ndarray, ticks: list[str] | None) -> None:
     if ticks is not None:
         which.set_ticks(places, ticks)
 
 
 def _is_log(places: np.ndarray) -> bool:
-    """Whether positive places are equally spaced in the logarithm."""
+    """Whether positive places are equally spaced in the logarithm, to 5 %: whole numbers are rounded."""
     if len(places) < 3 or (places <= 0).any():
         return False
     steps = np.diff(np.log(places))
@@ -156,7 +174,7 @@ def _is_log(places: np.ndarray) -> bool:
 
 
 def _edges(places: np.ndarray) -> np.ndarray:
-    """Borders between cells, in the logarithm where they are spaced so."""
+    """Borders between cells, halfway; in the logarithm where they are equally spaced in it."""
     if _is_log(places):
         return np.exp(_edges(np.log(places)))
     if len(places) == 1:

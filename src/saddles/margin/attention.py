@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
 from saddles.solvers.log_scale import LogScale
-from saddles.solvers.stiff import Solve
+from saddles.solvers.multistep import Solve, StiffFlow
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class Coefficients:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionFlow(ABC):
+class AttentionFlow(StiffFlow, ABC):
     """What the three flows share."""
 
     task: Any

@@ -29,40 +29,34 @@ from saddles.runtime.threads import one_thread
 Point = tuple[Weights, Multipliers]
 """W and λ."""
 
+# Over-relaxation. It converges below 2 (Condat 2013, Theorem 3.3); the closer to 2 the faster, in practice.
 RELAXATION = 1.9
-"""Over-relaxation. It converges below 2 (Condat 2013, Theorem 3.3); the closer to 2 the faster, in practice."""
 
+# √(τσ) ‖A‖. Convergence needs at most 1; the rest covers that power iteration finds ‖A‖ from below.
 STEP = 0.98
-"""√(τσ) ‖A‖. Convergence needs at most 1; the rest covers that power iteration finds ‖A‖ from below."""
 
+# Iterations between two looks at the certificate, which costs more than an iteration.
 CHECK = 20
-"""Iterations between two looks at the certificate, which costs more than an iteration."""
 
+# A restart is due where the gap has fallen to this part of the gap at the last one. Restarts make the iteration
+# linearly convergent for linear programs (Applegate et al. 2021, PDLP): the mean is better than the last point while
+# the iterates circle around the solution, which is what the bilinear term makes them do.
 HALVED = 0.5
-"""A restart is due where the gap has fallen to this part of the gap at the last one.
 
-Restarts make the iteration linearly convergent (Applegate et al. 2021, PDLP): the mean is better than the last point
-while the iterates circle around the solution, and circling is what the bilinear term causes.
-"""
-
+# Restart even without such progress after this many iterations and this part of all so far. The part is PDLP's
+# artificial restart; without it a wrong step ratio, which is only mended at a restart, may stay for ever. The number
+# keeps early restarts from averaging over too few iterates.
 PATIENCE, ARTIFICIAL = 400, 0.36
-"""Restart even without such progress after this many iterations and this part of all so far.
 
-The part is PDLP's artificial restart; without it a wrong step ratio, which is only mended at a restart, may stay for
-ever. The number keeps early restarts from averaging over too few iterates.
-"""
-
+# A dual bound this many times the first one is taken as unbounded: the data are not separable. It only triggers the
+# proof: `refuse_infeasible` states how nearly the multipliers combine the constraints to 0.
 UNBOUNDED = 1e9
-"""A dual bound this many times the first one is taken as unbounded: the data are not separable.
 
-It only triggers the proof: `refuse_infeasible` states how nearly the multipliers combine the constraints to 0.
-"""
-
+# ‖A‖ by power iteration until it changes by less than this part; that is well within `STEP`.
 POWER_ITERATIONS, POWER_TOLERANCE = 100, 1e-4
-"""‖A‖ by power iteration until it changes by less than this part; that is well within `STEP`."""
 
+# Stands for 0 in a denominator.
 TINY = 1e-300
-"""Stands for 0 in a denominator."""
 
 
 @dataclass(frozen=True, eq=False)

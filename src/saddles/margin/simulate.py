@@ -18,8 +18,7 @@ from saddles.margin.observe import KEEPABLE, describe_weights, optimality, to_tr
 from saddles.runtime.progress import bar
 from saddles.runtime.threads import one_thread
 from saddles.solvers.log_scale import LogScale
-from saddles.solvers.ndf import StepError
-from saddles.solvers.stiff import Implicit
+from saddles.solvers.multistep import Multistep, Snapshot, StepError
 
 NORMS = {DiagonalAttention: "l1", FactoredAttention: "nuclear", JointAttention: "frobenius"}
 """The norm each parametrisation is expected to minimise."""
@@ -129,12 +128,7 @@ def follow(flow: Any, start: np.ndarray, method: MarginFlow, asked: np.ndarray |
     further steps; each is the end of a solver step, never an interpolation.
     """
     began, path, clock = time.perf_counter(), Path(), GradientTime(flow)
-    try:
-        stepper = Implicit(flow, start, rtol=method.error, atol=1e-3 * method.error * _unit(start))
-    except StepError as error:
-        raise SaddlesError.about(
-            "a start with an endless force came", "it must be finite", "lower the scale"
-        ) from error
+    stepper = Multistep(flow, start, rtol=method.error, atol=1e-3 * method.error * _unit(start))
     goals = [] if asked is None else list(asked)
     norm, saved, waited = float(np.linalg.norm(flow.weights(start))), 0.0, 0
     target = method.until_norm if asked is None else np.inf
@@ -182,19 +176,19 @@ def _share(norm: float, target: float) -> float:
     return float(np.clip(np.log1p(1e3 * norm) / np.log1p(1e3 * target), 0.0, 1.0))
 
 
-def _save(path: Path, stepper: Implicit, clock: "GradientTime") -> None:
+def _save(path: Path, stepper: Multistep, clock: "GradientTime") -> None:
     path.clock.append(stepper.time)
     path.states.append(stepper.state)
     path.log_times.append(clock.value)
 
 
-def _land(stepper: Implicit, flow: Any, before: tuple[Any, ...], target: float) -> float:
+def _land(stepper: Multistep, flow: Any, before: Snapshot, target: float) -> float:
     """The norm after a step; a step beyond the target is taken back and shortened until it ends there."""
     norm = float(np.linalg.norm(flow.weights(stepper.state)))
     if norm < target:
         return norm
-    low, high, begin = 0.0, stepper.time - float(before[1]), float(before[1])
-    below, above = float(np.linalg.norm(flow.weights(before[0]))), norm
+    low, high, begin = 0.0, stepper.time - before.time, before.time
+    below, above = float(np.linalg.norm(flow.weights(before.state))), norm
     for _ in range(60):
         if abs(above / target - 1) < REACHED:
             break

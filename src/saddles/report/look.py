@@ -1,6 +1,7 @@
 """One look for every page: colours for light, dark and print, type, tables, figures.
 
-The report and the explorer share it. Colours are CSS variables; all text has a contrast of at least 4.5 to its ground.
+The report and the explorer share it. Colours are CSS variables; all text has a contrast of at least 4.5 to its
+background.
 """
 
 LIGHT = {

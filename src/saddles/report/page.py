@@ -9,6 +9,7 @@ from typing import Any
 
 from saddles.core.claim import Claim
 from saddles.report.look import BASE, DARK, LIGHT, variables
+from saddles.runtime.files import write_text
 
 _STYLE = (
     f"""
@@ -56,8 +57,8 @@ class Section:
     waiting: str = "not run yet"
 
 
-def write_page(sections: Sequence[Section], file: Path, heading: str, facts: Mapping[str, Any]) -> None:
-    """Write the page anew, all or nothing."""
+def write_page(sections: Sequence[Section], file: Path, heading: str, facts: Mapping[str, object]) -> None:
+    """Write the page again, all or nothing."""
     body = [
         f"<h1>{text(heading)}</h1>",
         f'<p class="soft">{text(_summary(sections))}</p>',
@@ -65,14 +66,11 @@ def write_page(sections: Sequence[Section], file: Path, heading: str, facts: Map
         *(_section(section) for section in sections),
         f"<h2>Machine and versions</h2>{fact_list(facts)}",
     ]
-    page = html_page(heading, body)
-    draft = file.with_name(f".{file.name}")
-    draft.write_text(page, "utf-8")
-    draft.replace(file)
+    write_text(file, html_page(heading, body))
 
 
 def html_page(heading: str, body: Sequence[str]) -> str:
-    """A whole page around some parts, in the common look."""
+    """A whole page around its parts, in the common look."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -82,10 +80,10 @@ def html_page(heading: str, body: Sequence[str]) -> str:
     )
 
 
-def picture(png: bytes, words: str) -> str:
-    """A figure inside the page, with words for those who do not see it."""
+def picture(png: bytes, description: str) -> str:
+    """A figure inside the page, with a description for those who do not see it."""
     data = base64.b64encode(png).decode()
-    return f'<figure><img alt="{text(words)}" src="data:image/png;base64,{data}"></figure>'
+    return f'<figure><img alt="{text(description)}" src="data:image/png;base64,{data}"></figure>'
 
 
 def _summary(sections: Sequence[Section]) -> str:
@@ -118,9 +116,9 @@ def _overview(sections: Sequence[Section]) -> str:
     return f"<h2>Claims</h2>\n{scrolled(table, 'claims')}"
 
 
-def scrolled(table: str, words: str) -> str:
+def scrolled(table: str, label: str) -> str:
     """A table that scrolls inside the page, by keyboard too."""
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{text(words)}">{table}</div>'
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{text(label)}">{table}</div>'
 
 
 def _compared(claim: Claim) -> str:
@@ -128,9 +126,9 @@ def _compared(claim: Claim) -> str:
 
 
 def _described(section: Section) -> str:
-    """The figure in words: what it shows, and what was found in it."""
-    found = "; ".join(f"{claim.claim}: {_compared(claim)}, {_MARKS[claim.verdict][2:]}" for claim in section.claims)
-    return f"{section.title}: the figure of experiment {section.name}." + (f" Found: {found}." if found else "")
+    """The figure in words: what it shows, and the verdicts on it."""
+    verdicts = "; ".join(f"{claim.claim}: {_compared(claim)}, {_MARKS[claim.verdict][2:]}" for claim in section.claims)
+    return f"{section.title}: the figure of experiment {section.name}." + (f" Claims: {verdicts}." if verdicts else "")
 
 
 def _section(section: Section) -> str:
@@ -148,7 +146,7 @@ def _section(section: Section) -> str:
     return "\n".join(parts)
 
 
-def fact_list(facts: Mapping[str, Any]) -> str:
+def fact_list(facts: Mapping[str, object]) -> str:
     """Names and values in two columns."""
     rows = "".join(f"<dt>{text(key)}</dt><dd>{text(value)}</dd>" for key, value in facts.items())
     return f"<dl>{rows}</dl>"
@@ -158,7 +156,7 @@ def _anchor(section: Section) -> str:
     return section.name.replace("/", "-")
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """A value as text that is safe in HTML."""
     return html.escape(str(value), quote=True)
 

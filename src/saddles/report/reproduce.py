@@ -1,4 +1,4 @@
-"""Run whole labs and let the report grow as experiments finish."""
+"""Run whole labs; the report grows as experiments finish."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +8,9 @@ from saddles.core.provenance import machine, versions
 from saddles.core.run import run_experiment
 from saddles.errors import MissingDataError, SaddlesError
 from saddles.report.page import Section, write_page
+from saddles.runtime.files import explained
+
+HEADING = "saddles: reproduction"
 
 
 def reproduce(
@@ -20,52 +23,47 @@ def reproduce(
 ) -> tuple[int, Path]:
     """Run every experiment of some labs (none named: of all) and write root/report.html.
 
-    An experiment without its data is skipped with that reason; one that has no such size runs at
-    its default; one that breaks is reported and the rest go on.
+    An experiment without its data is skipped, and the report says so; one that has no such size runs at its default;
+    one that fails is reported, and the others still run.
 
-    Returns the number of failed claims and broken experiments, and the page.
+    Returns the number of failed claims and failed experiments, and the page.
     """
     chosen = _chosen(labs)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SaddlesError.about(
-            f"{root} cannot be written ({error.strerror})",
-            "a folder with write permission is needed",
-            "choose another --out",
-        ) from error
     page = root / "report.html"
     facts = {**{k: v for k, v in machine().items() if v is not None}, **versions()}
     sections = [Section(row.name, row.title) for row in chosen]
     failed = 0
+    with explained(root, "Choose another --out"):
+        root.mkdir(parents=True, exist_ok=True)
+        write_page(sections, page, HEADING, facts)
     for place, row in enumerate(chosen):
-        write_page(sections, page, "saddles: reproduction", facts)
-        wanted = size if size is not None and size in row.sizes else row.default
-        say(f"{place + 1}/{len(chosen)} {row.name}, {wanted}, about {row.sizes[wanted].seconds:g} s")
-        try:
-            made = run_experiment(row, size=wanted, seed=seed, root=root)
-        except MissingDataError as missing:
-            sections[place] = Section(row.name, row.title, waiting=f"skipped: {missing}")
-            say(f"  skipped: {missing}")
-            continue
-        except SaddlesError as error:
-            sections[place] = Section(row.name, row.title, waiting=f"broke: {error}")
-            failed += 1
-            say(f"  broke: {error}")
-            continue
-        verdicts = [claim.verdict for claim in made.claims]
-        failed += len(made.failed)
-        counts = {word: verdicts.count(word) for word in ("holds", "fails", "not_applicable")}
-        say(f"  {counts['holds']} hold, {counts['fails']} fail, {counts['not_applicable']} do not apply")
-        sections[place] = Section(row.name, row.title, made.record, made.claims, made.folder / "figure.png")
-    write_page(sections, page, "saddles: reproduction", facts)
+        here = size if size is not None and size in row.sizes else row.default
+        say(f"{place + 1}/{len(chosen)} {row.name}, {here}, about {row.sizes[here].seconds:g} s")
+        sections[place], failures, outcome = _run(row, here, seed, root)
+        failed += failures
+        say(f"  {outcome}")
+        write_page(sections, page, HEADING, facts)
     return failed, page
+
+
+def _run(row: Experiment, size: str, seed: int, root: Path) -> tuple[Section, int, str]:
+    """One experiment: its section of the page, how much failed, and a line about it."""
+    try:
+        result = run_experiment(row, size=size, seed=seed, root=root)
+    except SaddlesError as error:
+        missing = isinstance(error, MissingDataError)
+        reason = f"{'skipped' if missing else 'failed'}: {error}"
+        return Section(row.name, row.title, waiting=reason), 0 if missing else 1, reason
+    verdicts = [claim.verdict for claim in result.claims]
+    holds, fails, others = (verdicts.count(word) for word in ("holds", "fails", "not_applicable"))
+    section = Section(row.name, row.title, result.record, result.claims, result.folder / "figure.png")
+    return section, fails, f"{holds} hold, {fails} fail, {others} do not apply"
 
 
 def _chosen(labs: Sequence[str]) -> list[Experiment]:
     known = registry().values()
-    there = sorted({row.lab for row in known})
-    unknown = [lab for lab in labs if lab not in there]
-    if unknown:
-        raise SaddlesError.about(f"the lab {unknown[0]!r} came", f"there are {', '.join(there)}", "choose one of them")
+    names = sorted({row.lab for row in known})
+    for lab in labs:
+        if lab not in names:
+            raise SaddlesError.unknown("lab", lab, names)
     return [row for row in known if not labs or row.lab in labs]

@@ -88,6 +88,15 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def sync(place: Path) -> None:
+    """Wait until a file or folder that exists is on the disk, and survives a power cut."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def hold(folder: Path) -> IO[str]:
     """Lock a folder for this process; the system lets go of it however the process ends. Keep the handle."""
     handle = (folder / ".lock").open("w")

@@ -143,9 +143,13 @@ class Worker(Generic[Message, Answer]):
         It is killed rather than told: processes that were forked from this one meanwhile (data loaders) hold copies
         of the channel, so that closing it here would not reach the worker.
         """
+        self.kill()
+        self._channel.close()
+
+    def kill(self) -> None:
+        """End the process and keep the channel: a call that another thread has under way raises `WorkerLostError`."""
         self._process.kill()
         self._process.wait()
-        self._channel.close()
 
 
 def _serve(channel: Connection) -> None:

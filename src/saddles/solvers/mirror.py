@@ -1,58 +1,89 @@
-"""A stiff integrator for S' = g(β(S)), g = −∇L, that pays for gradients only.
+"""The flow S' = g(β(S)), g = −∇L, for the stiff integrator, paid for in gradients only.
 
-Variable-order backward differentiation (`core.ndf`). The Jacobian is −∇²L diag(dβ/dS): the slopes dβ/dS are known
-exactly and are zero for coordinates that are not learned yet, and ∇²L is learned from the gradients themselves by
-symmetric rank-one secant updates, with one Hessian column a newly active coordinate. A wrong Hessian
-costs iterations, never accuracy: every step solves its equation with true gradients.
+The Jacobian is −∇²L diag(dβ/dS): the slopes dβ/dS are known exactly and are zero for coordinates that are not learned
+yet, and ∇²L is learned from the gradients themselves by symmetric rank-one secant updates, with one Hessian column per
+newly active coordinate. A wrong Hessian costs iterations, never accuracy: every step solves its equation with true
+gradients.
 
 The relative error of β is twice the absolute error of S, so S is controlled absolutely.
 """
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from saddles.solvers import ndf
-from saddles.solvers.log_scale import LogScale
+from saddles.solvers.log_scale import LogScale, Vector
+from saddles.solvers.multistep import TINY, Solve, StiffFlow
 
-Force = Callable[[np.ndarray], np.ndarray]
-"""β -> g = −∇L(β), shape (coordinate,)."""
+Chosen = Int[np.ndarray, "chosen"]
+"""Indices of coordinates."""
 
-Columns = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(β, indices) -> columns of ∇²L, shape (coordinate, index)."""
+Part = Float[np.ndarray, "chosen"]
+"""Numbers of chosen coordinates."""
 
+Force = Callable[[Vector], Vector]
+"""β -> g = −∇L(β)."""
+
+Columns = Callable[[Vector, Chosen], Float[np.ndarray, "coordinate chosen"]]
+"""(β, indices) -> columns of ∇²L."""
+
+# A trial step to a β beyond this is refused without asking for its gradient.
 OVERFLOW = 1e30
-"""A trial step to a β beyond this is refused without asking for its gradient."""
+
+# A Newton correction of S beyond this is a failure: it would change β by a factor e^100.
+LONGEST_MOVE = 50.0
+
+# A secant update needs a β that moved by this part of the largest: over a shorter move the difference of two gradients
+# has lost more than seven digits, and its round-off would be written into the Hessian.
+MOVED = 1e-7
+
+# Symmetric rank-one divides by residual·move; below this part of |residual||move| the update is skipped (Nocedal and
+# Wright, Numerical Optimization, (6.26), with a larger constant: a skipped update costs little here).
+OVERLAP = 1e-6
+
+# Coordinates with c max|∇²L| dβ/dS below this are left out of the Newton matrix, which stays small: I + cHD differs
+# from it by 1e-6, so that Newton's method converges as fast. A wrong inverse costs iterations only.
+COUPLED = 1e-6
+
+# Eigenvalues below this part of the largest are zero: tied coordinates, along whose difference the loss does not
+# change. They are not exactly 0, for columns and secants have round-off.
+FLAT = 1e-9
 
 
 @dataclass(eq=False)
 class Secant:
-    """An estimate of ∇²L from gradients seen and columns asked for."""
+    """An estimate of ∇²L from gradients seen and columns asked for; `known` marks the latter."""
 
-    matrix: np.ndarray
+    matrix: Float[np.ndarray, "coordinate coordinate"]
     known: np.ndarray
-    _beta: np.ndarray | None = None
-    _force: np.ndarray | None = None
+    _beta: Vector | None = None
+    _force: Vector | None = None
 
     @classmethod
     def empty(cls, size: int) -> "Secant":
         """Nothing known yet."""
         return cls(np.zeros((size, size)), np.zeros(size, dtype=bool))
 
-    def see(self, beta: np.ndarray, force: np.ndarray) -> None:
-        """Learn from a gradient: symmetric rank-one, skipped where round-off would decide."""
+    def see(self, beta: Vector, force: Vector) -> None:
+        """Learn from a gradient: symmetric rank-one, skipped where round-off would decide.
+
+        Not BFGS: the Hessian of the loss may be indefinite, and only rank-one leaves the curvature in directions
+        orthogonal to the residual, among them the exact columns, as it is.
+        """
         if self._beta is not None and self._force is not None:
             moved = beta - self._beta
             missing = -(force - self._force) - self.matrix @ moved
             overlap = float(missing @ moved)
-            far = np.abs(moved).max() > 1e-7 * max(np.abs(beta).max(), 1e-300)
-            if far and abs(overlap) > 1e-6 * np.linalg.norm(missing) * np.linalg.norm(moved):
+            far = np.abs(moved).max() > MOVED * max(np.abs(beta).max(), TINY)
+            if far and abs(overlap) > OVERLAP * np.linalg.norm(missing) * np.linalg.norm(moved):
                 self.matrix += np.outer(missing, missing) / overlap
         self._beta, self._force = beta.copy(), force.copy()
 
-    def put(self, chosen: np.ndarray, columns: np.ndarray) -> None:
+    def put(self, chosen: Chosen, columns: Float[np.ndarray, "coordinate chosen"]) -> None:
         """Take exact columns over."""
         self.matrix[:, chosen] = columns
         self.matrix[chosen, :] = columns.T
@@ -60,46 +91,35 @@ class Secant:
 
     @property
     def scale(self) -> float:
-        """The largest entry."""
-        return float(np.abs(self.matrix).max())
+        """The largest entry, never 0."""
+        return max(float(np.abs(self.matrix).max()), TINY)
 
 
 @dataclass(eq=False)
-class Stepper:
-    """Steps of variable size and order along S' = g(β(S)).
+class MirrorFlow(StiffFlow):
+    """S' = g(β(S)); the state is S.
 
     Args:
         force, columns: the loss's gradient and Hessian columns as functions of β.
         coordinates: how β depends on S.
-        shift: S at `time`.
-        tolerance: largest error of S a step.
+        tolerance: largest error of S per step.
     """
+
+    # The slopes change by e^{2ΔS} within a step and the Hessian learns from every gradient: both are used at once.
+    full_newton: ClassVar[bool] = True
 
     force: Force
     columns: Columns
     coordinates: LogScale
-    shift: np.ndarray
-    time: float
     tolerance: float
-    hessian: Secant = field(init=False)
-    step: float = 0.0
-    order: int = 1
-    steps: int = 0
-    rejected: int = 0
-    failures: int = 0
-    refreshes: int = 0
-    _rate: float = 0.5
-    _even: int = 0
-    _fresh: bool = False
+    hessian: Secant = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.hessian = Secant.empty(self.coordinates.size)
-        self.differences = np.zeros((ndf.ORDERS + 3, self.coordinates.size))
-        self.slope = self.evaluate(self.shift)
 
-    def evaluate(self, shift: np.ndarray) -> np.ndarray:
-        """G at S, remembered for the Hessian; NaN where a trial step overflows."""
-        beta = self.coordinates.beta(shift)
+    def field(self, state: Vector) -> Vector:
+        """g at S, remembered for the Hessian; NaN where a trial step overflows."""
+        beta = self.coordinates.beta(state)
         if not np.abs(beta).max(initial=0.0) < OVERFLOW:
             return np.full_like(beta, np.nan)
         force = self.force(beta)
@@ -107,112 +127,27 @@ class Stepper:
             self.hessian.see(beta, force)
         return force
 
-    def restart(self, time: float, shift: np.ndarray, slope: np.ndarray, step: float) -> None:
-        """Begin again at order 1 from a known state and derivative."""
-        self.time, self.shift, self.slope, self.step = time, shift.copy(), slope.copy(), step
-        self.order, self._even, self._rate = 1, 0, 0.5
-        self.differences[:] = 0.0
-        self.differences[0], self.differences[1] = shift, step * slope
+    def size(self, state: Vector) -> float:
+        """1: an absolute error of S is a relative error of β."""
+        return 1.0
 
-    def resume(self, time: float, path: Callable[[np.ndarray], np.ndarray], step: float) -> None:
-        """Go on from a known path S(t) that ends at `time`, at full order.
+    def respond(self, state: Vector, c: float) -> Solve:
+        """(I + c H D)⁻¹, NaN where it leads too far."""
 
-        Args:
-            path: S at times up to `time`, shape (time, coordinate).
-            step: the size of the next step.
-        """
-        self.order, self._even, self._rate = ndf.ORDERS, 0, 0.5
-        self.time, self.step = time, step
-        table = path(time - step * np.arange(ndf.ORDERS + 3))
-        self.shift = table[0].copy()
-        for i in range(ndf.ORDERS + 3):
-            self.differences[i] = table[0]
-            table = table[:-1] - table[1:]
-        self.slope = self.differences[1 : ndf.ORDERS + 1].T @ (1 / np.arange(1, ndf.ORDERS + 1)) / step
+        def solve(residual: Vector) -> Vector:
+            move = self.react(state, residual, c)
+            return move if np.abs(move).max() <= LONGEST_MOVE else np.full_like(move, np.nan)
 
-    def influence(self, shift: np.ndarray) -> np.ndarray:
-        """How much each coordinate's motion moves the forces: max|∇²L| dβ/dS."""
-        return max(self.hessian.scale, 1e-300) * self.coordinates.slope(shift)
+        return solve
 
-    def advance(self, limit: float) -> None:
-        """Take one accepted step, not beyond the time `limit`."""
-        tries = 0
-        if self.time + self.step > limit:
-            self._change(max(limit - self.time, 1e-300) / self.step)
-        while True:
-            tries += 1
-            if tries > 60 or self.step < 1e-13 * max(abs(self.time), self.step):
-                raise ndf.StepError
-            solved = self._solve()
-            if solved is None:
-                self.failures += 1
-                if not self._fresh and tries > 1:
-                    self._refresh()
-                else:
-                    self._change(0.3)
-                continue
-            there, correction, spent = solved
-            error = ndf.ERROR[self.order] * np.abs(correction).max() / self.tolerance
-            if error > 1:
-                self.rejected += 1
-                self._change(max(0.2, ndf.safety(spent) * error ** (-1 / (self.order + 1))))
-                continue
-            break
-        self._accept(there, correction, error, spent)
-
-    def _refresh(self) -> None:
-        active = np.flatnonzero(
-            self.influence(self.shift) > 0.1 * self.tolerance * max(np.abs(self.slope).max(), 1e-300)
-        )
-        self.hessian.put(active, self.columns(self.coordinates.beta(self.shift), active))
-        self._fresh, self.refreshes = True, self.refreshes + 1
-
-    def _change(self, factor: float) -> None:
-        order = self.order
-        mix = ndf.rescale(order, factor) @ ndf.rescale(order, 1.0)
-        self.differences[: order + 1] = mix.T @ self.differences[: order + 1]
-        self.step *= factor
-        self._even = 0
-
-    def _solve(self) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Solve y = predicted + d, d + ψ = c g(y) by Newton's method; None where it does not converge."""
-        order = self.order
-        predicted = self.differences[: order + 1].sum(axis=0)
-        psi = self.differences[1 : order + 1].T @ ndf.GAMMA[1 : order + 1] / ndf.ALPHA[order]
-        c = self.step / ndf.ALPHA[order]
-        there, correction, before = predicted.copy(), np.zeros_like(predicted), None
-        for count in range(1, ndf.NEWTON_ITERATIONS + 1):
-            force = self.evaluate(there)
-            if not np.isfinite(force).all():
-                return None
-            move = self.respond(there, c * force - psi - correction, c)
-            size = float(np.abs(move).max()) / self.tolerance
-            if not np.isfinite(size) or np.abs(move).max() > 50.0:
-                return None
-            if before is not None:
-                rate = size / before if before > 0 else 0.0
-                self._rate = max(0.3 * self._rate, rate)
-                if count > 2 and rate > 1.5:
-                    return None
-            there, correction = there + move, correction + move
-            if min(1.0, self._rate) * size < ndf.NEWTON_FRACTION:
-                return there, correction, count
-            before = size
-        return None
-
-    def know(self, there: np.ndarray, chosen: np.ndarray) -> None:
-        """Ask for the Hessian columns of chosen coordinates that are not known yet."""
-        new = chosen[~self.hessian.known[chosen]]
-        if len(new):
-            self.hessian.put(new, self.columns(self.coordinates.beta(there), new))
-
-    def respond(self, there: np.ndarray, residual: np.ndarray, c: float, without: int | None = None) -> np.ndarray:
+    def react(self, state: Vector, residual: Vector, c: float, without: int | None = None) -> Vector:
         """(I + c H D)⁻¹ residual, where only coordinates with a slope D couple; `without` counts as none."""
-        slopes = self.coordinates.slope(there)
+        slopes = self.coordinates.slope(state)
         if without is not None:
             slopes[without] = 0.0
-        active = np.flatnonzero(c * max(self.hessian.scale, 1e-300) * slopes > 1e-6)
-        self.know(there, active)
+        active = np.flatnonzero(c * self.hessian.scale * slopes > COUPLED)
+        self.know(state, active)
+        # Columns of H D vanish where D does, so the equation closes on the active coordinates; the others follow.
         block = self.hessian.matrix[:, active] * slopes[active] * c
         inner = block[active].copy()
         inner[np.diag_indices(len(active))] += 1.0
@@ -224,29 +159,46 @@ class Stepper:
         whole[active] = move
         return whole
 
-    def _accept(self, there: np.ndarray, correction: np.ndarray, error: float, spent: int) -> None:
-        order, table = self.order, self.differences
-        self.time, self.shift = self.time + self.step, there
-        ndf.add_instant(table, order, correction)
-        self.slope = table[1 : order + 1].T @ (1 / np.arange(1, order + 1)) / self.step
-        self.steps, self._fresh, self._even = self.steps + 1, False, self._even + 1
-        if self._even <= order:
-            return
-        sizes = np.array([
-            ndf.ERROR[order - 1] * np.abs(table[order]).max() / self.tolerance if order > 1 else np.inf,
-            error,
-            ndf.ERROR[order + 1] * np.abs(table[order + 2]).max() / self.tolerance if order < ndf.ORDERS else np.inf,
-        ])  # fmt: skip
-        with np.errstate(divide="ignore"):
-            factors = sizes ** (-1 / np.arange(order, order + 3))
-        best = int(np.argmax(factors))
-        self.order = order + best - 1
-        self._change(float(min(10.0, ndf.safety(spent) * factors[best])))
+    def influence(self, state: Vector) -> Vector:
+        """How much each coordinate's motion moves the forces: max|∇²L| dβ/dS."""
+        return self.hessian.scale * self.coordinates.slope(state)
 
-    def between(self, times: Any) -> np.ndarray:
-        """S at times inside the last step, from the step's own polynomial; shape (time, coordinate)."""
-        order = self.order
-        asked = np.atleast_1d(np.asarray(times, dtype=float))
-        shifts = self.time - self.step * np.arange(order)
-        factors = np.cumprod((asked[:, None] - shifts) / (self.step * (1 + np.arange(order))), axis=1)
-        return self.differences[0] + factors @ self.differences[1 : order + 1]
+    def know(self, state: Vector, chosen: Chosen) -> None:
+        """Ask for the Hessian columns of chosen coordinates that are not known yet."""
+        new = chosen[~self.hessian.known[chosen]]
+        if len(new):
+            self.ask(state, new)
+
+    def ask(self, state: Vector, chosen: Chosen) -> None:
+        """Ask for Hessian columns, known or not."""
+        self.hessian.put(chosen, self.columns(self.coordinates.beta(state), chosen))
+
+    def renew(self, state: Vector, slope: Vector) -> bool:
+        """Ask for the columns of all coordinates that are felt: a tenth of the tolerance over a time 1/max|g|."""
+        felt = self.influence(state) > 0.1 * self.tolerance * max(np.abs(slope).max(), TINY)
+        self.ask(state, np.flatnonzero(felt))
+        return True
+
+    def to_rest(self, state: Vector, force: Vector, chosen: Chosen, drift: float = np.inf) -> Part | None:
+        """The Newton step in S to where the forces on chosen coordinates vanish.
+
+        The Jacobian H D is not symmetric, but similar to M = D^{1/2} H D^{1/2}: its eigenvalues tell whether the rest
+        is stable, and along its flat directions (tied coordinates) the step is left at 0.
+
+        Args:
+            drift: largest speed of S along flat directions that is allowed.
+
+        None where the Hessian is not known, the rest is not stable, or something pushes along a flat direction.
+        """
+        if not len(chosen):
+            return np.zeros(0)
+        if not self.hessian.known[chosen].all():
+            return None
+        root = np.sqrt(self.coordinates.slope(state)[chosen])
+        block = self.hessian.matrix[np.ix_(chosen, chosen)]
+        values, vectors = np.linalg.eigh(root[:, None] * (block + block.T) / 2 * root)
+        push = vectors.T @ (root * force[chosen])
+        flat = np.abs(values) <= FLAT * np.abs(values).max()
+        if (values[~flat] < 0).any() or np.abs(push[flat]).max(initial=0.0) > drift * max(root.min(), TINY):
+            return None
+        return (vectors[:, ~flat] @ (push[~flat] / values[~flat])) / root

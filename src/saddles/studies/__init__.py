@@ -1,4 +1,4 @@
-"""Studies: what joins two labs, through stored trajectories."""
+"""Studies: comparisons between labs, through stored trajectories."""
 
 from typing import TYPE_CHECKING
 

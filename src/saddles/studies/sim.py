@@ -6,13 +6,13 @@ signal μ_p (the difference of two class means in pixels) and the spread σ_p wi
 
     a_p = σ_p² + μ_p²/3,   and Theorem 4.1 from W(0) = 0 learns concept p as 1 − e^{−a_p t}.
 
-The larger a is learned first, and times are as 1/a. The two clocks have no common unit (SIM's is gradient time of a
-linear network, the model's are steps of AdamW), so what is compared does not depend on one: which concept comes first;
-and how the ratio of the two times of one run follows from the signals.
+The concept with the larger a is learned first, and learning times are proportional to 1/a. The two clocks have no
+common unit (SIM's is gradient time of a linear network, the model's counts steps of AdamW), so only what does not
+depend on a unit is compared: which concept comes first, and how the ratio of the two times of one run follows from
+the signals.
 """
 
 import os
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -26,9 +26,15 @@ from saddles.measures.concept_space import learning_times
 from saddles.measures.lines import fit_line
 
 LEVEL = 0.5
-"""A concept is learned when half of it is there for good."""
+"""A concept is learned once half of it is there and stays."""
 SAME = 0.01
-"""Relative difference of signal ratios up to which two trajectories are of the same task."""
+"""Relative difference of signal ratios up to which two trajectories have the same task."""
+
+DURATION = 5
+"""SIM is followed until 5/a of its slowest concept: 1 − e^{−5}, more than 99 %, is learned by then."""
+
+INSTANTS = 2001
+"""Instants at which SIM is evaluated."""
 
 Stored = xr.Dataset | str | os.PathLike[str]
 
@@ -43,13 +49,13 @@ def sim_for(diffusion: Stored) -> Trajectory:
 
     run = _opened(diffusion, ("signal", "spread"))
     signal, spread = (run[name].transpose("separation", "coordinate").values for name in ("signal", "spread"))
-    scale = np.sqrt(3) / signal.max()
+    scale = np.sqrt(3) / signal.max()  # the largest μ²/3 becomes 1
     tasks = [
         Identity(mu=scale * mu, sigma=scale * sigma, zero_cluster=True)
         for mu, sigma in zip(signal, spread, strict=True)
     ]
     strengths = np.stack([task.strengths for task in tasks])
-    times = np.linspace(0.0, float(5 / strengths.min()), 2001)
+    times = np.linspace(0.0, float(DURATION / strengths.min()), INSTANTS)
     rows = [
         predict(OneLayer(np.zeros((2, 2))), task, OneLayerTheory(), times=times, keep=())["output"].values
         for task in tasks
@@ -74,19 +80,20 @@ def order_against_sim(diffusion: Stored, sim: Stored | None = None) -> xr.Datase
     """Which concept is learned first, and how much sooner, in a diffusion model and in SIM.
 
     Args:
-        diffusion: a trajectory of lab `diffusion`, or its place: `output` (time, separation, seed, point, coordinate).
+        diffusion: a trajectory of lab `diffusion`, or its folder: `output` (time, separation, seed, point, coordinate).
         sim: a trajectory with `output` (time, separation, coordinate) and `target` (separation, coordinate), or its
-            place; its signal ratios must be those of the images. None makes it with `sim_for`.
+            folder; its signal ratios must be those of the images. None computes it with `sim_for`.
 
     Returns:
-        measured (separation, seed, coordinate), predicted (separation, coordinate): times at which half is learned
-        for good, NaN where it is not, each in its own clock;
+        measured (separation, seed, coordinate), predicted (separation, coordinate): times from which half is learned
+        and stays learned, NaN where it is not, each in its own clock;
         colour_first (separation, seed), predicted_colour_first (separation), agrees (separation, seed); a run in which
-        neither is learned agrees with nothing;
+        neither is learned never agrees;
         lead, predicted_lead: log of the time of size over that of colour, positive where colour is first;
-        and of all runs in which both are learned: agreement (share of all runs), correlation (Spearman's ρ of lead
-        and predicted lead), slope with its 95 % interval slope_low, slope_high (of lead against predicted lead; 1
-        where times are as 1/a, 0 where signals do not matter), and runs, how many these are.
+        agreement: share of all runs that agree;
+        over the runs in which both are learned: correlation (Spearman's ρ of lead and predicted lead), slope with its
+        95 % interval slope_low, slope_high (of lead against predicted lead; 1 where times are proportional to 1/a, 0
+        where signals do not matter), and runs, their number.
     """
     run = _opened(diffusion, ("output", "signal", "target"))
     theory = _opened(sim, ("output", "target")) if sim is not None else sim_for(run)
@@ -100,7 +107,7 @@ def order_against_sim(diffusion: Stored, sim: Stored | None = None) -> xr.Datase
     first = late.sel(coordinate="colour") < late.sel(coordinate="size")
     first_sim = late_sim.sel(coordinate="colour") < late_sim.sel(coordinate="size")
     known = (late < np.inf).any("coordinate")
-    found = xr.Dataset(
+    result = xr.Dataset(
         {
             "measured": measured,
             "predicted": predicted,
@@ -112,7 +119,7 @@ def order_against_sim(diffusion: Stored, sim: Stored | None = None) -> xr.Datase
         },
         attrs={"level": LEVEL},
     ).reset_coords(drop=True)
-    return found.assign(agreement=found["agrees"].mean(), **_regression(found["lead"], found["predicted_lead"]))
+    return result.assign(agreement=result["agrees"].mean(), **_regression(result["lead"], result["predicted_lead"]))
 
 
 def _lead(times: xr.DataArray) -> xr.DataArray:
@@ -120,29 +127,28 @@ def _lead(times: xr.DataArray) -> xr.DataArray:
     return share.copy(data=np.log(share.values))
 
 
-def _regression(lead: xr.DataArray, predicted: xr.DataArray) -> dict[str, Any]:
+def _regression(lead: xr.DataArray, predicted: xr.DataArray) -> dict[str, float]:
     y = lead.transpose("separation", "seed").values
     x = np.broadcast_to(predicted.values[:, None], y.shape)
     used = np.isfinite(x) & np.isfinite(y)
     names = ("correlation", "slope", "slope_low", "slope_high")
-    if used.sum() < 3 or np.ptp(x[used]) == 0:
+    if used.sum() < 3 or np.ptp(x[used]) == 0:  # no interval from two points, no slope from one abscissa
         return dict.fromkeys(names, np.nan) | {"runs": int(used.sum())}
     line = fit_line(x[used], y[used])
-    rho: Any = spearmanr(x[used], y[used])[0] if np.ptp(y[used]) > 0 else 0.0
-    values = (float(rho), line.slope, line.low, line.high)
+    rho = float(np.asarray(spearmanr(x[used], y[used])[0])) if np.ptp(y[used]) > 0 else 0.0
+    values = (rho, line.slope, line.low, line.high)
     return dict(zip(names, values, strict=True)) | {"runs": int(used.sum())}
 
 
 def _opened(given: Stored, needed: tuple[str, ...]) -> xr.Dataset:
-    found = given if isinstance(given, xr.Dataset) else load(given)
-    missing = [name for name in needed if not isinstance(found, xr.Dataset) or name not in found]
-    if missing or "separation" not in found.dims:
-        raise SaddlesError.about(
-            f"a trajectory without {', '.join(missing) or 'separations'} came",
-            "a run of diffusion/figure-6a and, second, SIM's at the same signals are compared",
-            "run `saddles run diffusion/figure-6a`, and leave the second one out",
+    run = given if isinstance(given, xr.Dataset) else load(given)
+    missing = [name for name in needed if not isinstance(run, xr.Dataset) or name not in run]
+    if missing or "separation" not in run.dims:
+        raise SaddlesError(
+            f"The trajectory has no {', '.join(missing) or 'axis `separation`'}. The first one must be a run of "
+            "diffusion/figure-6a; the second one, SIM's at the same signals, can be left out."
         )
-    return found
+    return run
 
 
 def _same_signals(run: xr.Dataset, theory: xr.Dataset) -> None:
@@ -150,8 +156,7 @@ def _same_signals(run: xr.Dataset, theory: xr.Dataset) -> None:
         (one.sel(coordinate="colour") / one.sel(coordinate="size")).values for one in (run["signal"], theory["target"])
     )
     if ours.shape != theirs.shape or np.abs(theirs / ours - 1).max() > SAME:
-        raise SaddlesError.about(
-            f"signal ratios {np.round(ours, 3).tolist()} and {np.round(theirs, 3).tolist()} came",
-            "both are of the same signals, separation by separation",
-            "leave the second one out, and it is made to fit",
+        raise SaddlesError(
+            "Both trajectories must have the same ratios of signals, separation by separation; got "
+            f"{np.round(ours, 3).tolist()} and {np.round(theirs, 3).tolist()}. Leave the second one out to compute it."
         )

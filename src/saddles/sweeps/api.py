@@ -1,32 +1,41 @@
-"""Begin a sweep, or go on with one."""
+"""Start a sweep, or resume one."""
 
-import os
+import pickle
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from saddles.core import provenance
 from saddles.core.data import require_data
 from saddles.core.experiment import Experiment, find
+from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
 from saddles.runtime.progress import bar
 from saddles.sweeps.cells import Job, Task
+from saddles.sweeps.cluster import Cluster
+from saddles.sweeps.embedded import Embedded
 from saddles.sweeps.engine import Engine
-from saddles.sweeps.grid import Cell, checked_grid
+from saddles.sweeps.grid import checked_grid
 from saddles.sweeps.plan import Plan, make_plan, refuse_changes, refuse_other_plan
-from saddles.sweeps.scheduler import Drive
-from saddles.sweeps.store import FAILED, FINISHED, Store, create, read_facts, read_rows
+from saddles.sweeps.scheduler import Scheduler
+from saddles.sweeps.serial import Serial
+from saddles.sweeps.store import CellRow, Store, create, read_facts, read_rows
 
 Say = Callable[[str], None]
-Folder = str | os.PathLike[str]
+Folder = str | PathLike[str]
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Sweep:
     folder: Path
     facts: Mapping[str, Any]
     """What sweep.json holds: the plan, versions, status, counts."""
-    rows: Mapping[int, Mapping[str, Any]]
+    rows: Mapping[int, CellRow]
     """What cells.jsonl holds: cell -> settings, seed, seconds, status or error."""
 
     @property
@@ -45,9 +54,14 @@ class Sweep:
         return load(self.folder)
 
     @property
-    def failed(self) -> list[Mapping[str, Any]]:
+    def status(self) -> Status:
+        """How the sweep ended, or that it is running."""
+        return Status.parse(self.facts["status"])
+
+    @property
+    def failed(self) -> list[CellRow]:
         """Lines of the cells that failed, with their errors."""
-        return [row for row in self.rows.values() if row["status"] == FAILED]
+        return [row for row in self.rows.values() if row["status"] == Ending.FAILED]
 
     @property
     def missing(self) -> int:
@@ -57,60 +71,58 @@ class Sweep:
     @property
     def errors(self) -> list[tuple[str, int]]:
         """Errors and how many cells have each, the most frequent first."""
-        return Counter(row["error"] for row in self.failed).most_common()
+        return Counter(row.get("error", "") for row in self.failed).most_common()
 
 
 def sweep(
     experiment: Experiment | str | None = None,
-    grid: Mapping[str, Any] | None = None,
+    grid: Mapping[str, Iterable[object]] | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
     zipped: bool = False,
     size: str | None = None,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, object] | None = None,
     out: Folder | None = None,
     on: str = "embedded",
     workers: int | None = None,
     resume: Folder | None = None,
     retry: bool = False,
     accept_changes: bool = False,
-    say: Say = lambda text: None,
+    say: Say = silent,
 ) -> Sweep:
     """Run an experiment at every point of a grid; a finished cell is never computed again.
 
     Args:
-        experiment: its name or row; None goes on with `resume` as it was begun.
+        experiment: its name, or the experiment itself; None resumes `resume` as it was started.
         grid: setting -> values; `saddles.sweeps.spaced(0.1, 1, 10)` makes them.
         seeds: how many (0, 1, …) or which; None is seed 0 without an axis.
         zipped: the values of all settings side by side instead of their product.
         size: one of the experiment's sizes; None is its default.
         changes: settings that differ from the size's in every cell.
-        out: folder to write, which must not exist; None is runs/LAB/NAME/sweep-HASH, where the same sweep goes on.
+        out: folder to write, which must not exist; None is runs/LAB/NAME/sweep-HASH, where the same sweep is resumed.
         on: "embedded" (worker processes here), "serial" (this process) or a Dask scheduler, "tcp://HOST:PORT".
         workers: how many worker processes; None is one for each core, or each GPU.
-        resume: folder of a sweep to go on with.
+        resume: folder of a sweep to resume.
         retry: compute failed cells again.
-        accept_changes: go on although the experiment's settings or the versions of packages changed.
-        say: gets a line now and then where no progress bar is shown.
+        accept_changes: resume although the experiment's settings or the versions of packages have changed.
+        say: gets a line of progress now and then where no bar is shown.
 
-    Returns the `Sweep`, with failed cells recorded and not raised. Ctrl-C keeps every finished cell.
+    Returns the `Sweep`; failed cells are recorded, not raised. Ctrl-C keeps every finished cell.
     """
-    row = find(experiment) if isinstance(experiment, str) else experiment
-    asked = None
-    if row is not None and (grid is not None or seeds is not None or resume is None):
-        size = size or row.default
-        asked = make_plan(row, size, changes or {}, checked_grid(row, size, grid or {}, zipped, seeds))
-    elif row is None and resume is None:
-        raise SaddlesError.about(
-            "neither an experiment nor a folder to resume came", "one of them is needed", "see `saddles list`"
-        )
-    return carry_out(asked, row, folder=resume, out=out, on=on, workers=workers, retry=retry,
-                     accept_changes=accept_changes, say=say)  # fmt: skip
+    chosen = find(experiment) if isinstance(experiment, str) else experiment
+    plan = None
+    if chosen is not None and (grid is not None or seeds is not None or resume is None):
+        size = size or chosen.default
+        plan = make_plan(chosen, size, changes or {}, checked_grid(chosen, size, grid or {}, zipped, seeds))
+    elif chosen is None and resume is None:
+        raise SaddlesError("Give an experiment (`saddles list` shows them) or a folder to resume.")
+    return run_plan(plan, chosen, folder=resume, out=out, on=on, workers=workers, retry=retry,
+                    accept_changes=accept_changes, say=say)  # fmt: skip
 
 
-def carry_out(
-    asked: Plan | None,
-    row: Experiment | None = None,
+def run_plan(
+    plan: Plan | None,
+    experiment: Experiment | None = None,
     *,
     folder: Folder | None = None,
     out: Folder | None = None,
@@ -118,32 +130,39 @@ def carry_out(
     workers: int | None = None,
     retry: bool = False,
     accept_changes: bool = False,
-    say: Say = lambda text: None,
+    say: Say = silent,
 ) -> Sweep:
-    """Compute what is missing of a plan, or of a sweep that was begun in `folder`."""
-    place = planned_folder(asked, folder, out)
-    if asked is not None:
-        for settings in {str(cell.changes): asked.cell_settings(cell) for cell in asked.grid.cells()}.values():
-            require_data(asked.row.data(settings))
+    """Compute what is missing of a plan, or of the sweep that was started in `folder`."""
+    place = planned_folder(plan, folder, out)
+    if plan is not None:
+        for settings in {str(cell.changes): plan.cell_settings(cell) for cell in plan.grid.cells()}.values():
+            require_data(plan.experiment.data(settings))
     if folder is None and out is None and (place / "sweep.json").exists():
         folder = place
-    stored = Store(Path(folder), row) if folder is not None else None
-    if stored is not None:
-        if asked is not None:
-            refuse_other_plan(asked, stored.plan, place)
+    store = Store(Path(folder), experiment) if folder is not None else None
+    if store is not None:
+        if plan is not None:
+            refuse_other_plan(plan, store.plan, place)
         if not accept_changes:
-            refuse_changes(stored.plan, place)
-    if stored is None or stored.unfinished(retry):
-        _compute(stored, asked, place, on, workers, retry, accept_changes, say)
+            refuse_changes(store.plan, place)
+    if store is None or store.unfinished(retry):
+        versions = None if accept_changes else provenance.versions()
+        # The engine first: where it does not answer, no folder is made.
+        with _engine(store.plan if store is not None else plan, on, workers, versions, say) as engine:
+            if store is None:
+                assert plan is not None
+                create(plan, place)
+                store = Store(place, plan.experiment)
+            _compute(store, engine, versions, retry, say)
     return read_sweep(place)
 
 
-def planned_folder(asked: Plan | None, folder: Folder | None, out: Folder | None) -> Path:
+def planned_folder(plan: Plan | None, folder: Folder | None, out: Folder | None) -> Path:
     """Where a sweep is or will be."""
     if folder is not None:
         return Path(folder)
-    assert asked is not None
-    return Path(out) if out is not None else asked.folder
+    assert plan is not None
+    return Path(out) if out is not None else plan.folder
 
 
 def read_sweep(folder: Folder) -> Sweep:
@@ -152,37 +171,28 @@ def read_sweep(folder: Folder) -> Sweep:
     return Sweep(place, read_facts(place), read_rows(place))
 
 
-def _compute(
-    stored: Store | None, asked: Plan | None, place: Path, on: str, workers: int | None, retry: bool,
-    accept_changes: bool, say: Say,
-) -> None:  # fmt: skip
-    """The engine first: where it does not answer, no folder is made."""
-    versions = None if accept_changes else provenance.versions()
-    with _engine(on, workers, versions, say) as engine:
-        if stored is None:
-            assert asked is not None
-            create(asked, place)
-            stored = Store(place, asked.row)
-        with stored as store:
-            cells = store.pending(retry)
-            task = Task(store.plan.row, store.plan.size, tuple(_job(store.plan, cell) for cell in cells), versions)
-            began, status = time.perf_counter(), "stopped"
-            try:
-                with terminated_like_ctrl_c(), bar(f"{store.plan.row.name}, cells", len(cells)) as shown:
-                    Drive(store, task, engine, shown, say).run()
-                status = FINISHED
-            except KeyboardInterrupt:
-                status = "stopped: interrupted"
-                raise
-            finally:
-                with suppress(SaddlesError):
-                    store.close_with(status, time.perf_counter() - began)
+def _compute(store: Store, engine: Engine, versions: Mapping[str, str] | None, retry: bool, say: Say) -> None:
+    with store:
+        plan, cells = store.plan, store.pending(retry)
+        jobs = tuple(Job(cell.number, plan.cell_settings(cell), cell.seed) for cell in cells)
+        task = Task(plan.experiment, plan.size, jobs, versions)
+        began, status = time.perf_counter(), Status(Ending.STOPPED)
+        try:
+            with terminated_like_ctrl_c(), bar(f"{plan.experiment.name}, cells", len(cells)) as shown:
+                Scheduler(store, task, engine, shown, say).run()
+            status = FINISHED
+        except KeyboardInterrupt:
+            status = Status(Ending.INTERRUPTED)
+            raise
+        finally:
+            with suppress(SaddlesError):  # what stopped the sweep is the error to show
+                store.close_with(status, time.perf_counter() - began)
 
 
 @contextmanager
 def terminated_like_ctrl_c() -> Iterator[None]:
-    """Take the SIGTERM with which a batch system warns for a Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
+    """Treat SIGTERM, with which a batch system warns, like Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
         yield
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -192,31 +202,36 @@ def terminated_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _job(plan: Plan, cell: Cell) -> Job:
-    return Job(cell.number, plan.cell_settings(cell), cell.seed)
-
-
 @contextmanager
-def _engine(on: str, workers: int | None, versions: Mapping[str, str] | None, say: Say) -> Iterator[Engine]:
+def _engine(
+    plan: Plan | None, on: str, workers: int | None, versions: Mapping[str, str] | None, say: Say
+) -> Iterator[Engine]:
     if workers is not None and workers < 1:
-        raise SaddlesError.about(f"{workers} workers came", "at least one is needed", "leave it out")
+        raise SaddlesError.must_be("workers", "at least 1", workers)
     if on == "embedded":
-        from saddles.sweeps.embedded import Embedded
-
+        assert plan is not None
+        _refuse_unimportable(plan.experiment)
         engine: Engine = Embedded(workers)
     elif on == "serial":
-        from saddles.sweeps.serial import Serial
-
         engine = Serial()
     elif "://" in on:
-        from saddles.sweeps.cluster import Cluster
-
         engine = Cluster(on, versions, say)
     else:
-        raise SaddlesError.about(
-            f"--on {on} came", "embedded, serial or a scheduler's address is meant", "write --on tcp://HOST:8786"
-        )
+        raise SaddlesError.must_be("on", "'embedded', 'serial' or a scheduler's address such as tcp://HOST:8786", on)
     try:
         yield engine
     finally:
         engine.close()
+
+
+def _refuse_unimportable(experiment: Experiment) -> None:
+    """Refuse an experiment of a notebook or script, whose functions a fresh Python cannot import."""
+    try:
+        unknown = b"__main__" in pickle.dumps(experiment)
+    except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, or a function inside another
+        unknown = True
+    if unknown:
+        raise SaddlesError(
+            f"Worker processes cannot import {experiment.name}: its functions or settings are not in a module. "
+            "Put them in a file that can be imported, or compute in this process with on='serial'."
+        )

@@ -2,34 +2,42 @@
 
 A variable over time has the axes (time, grid …, rest), any other (grid …, rest). Cells that are shorter than others
 are padded with NaN. A coordinate on which all cells agree, as far as each goes, stays a coordinate; where they do
-not, it becomes `own_NAME` of every cell. A name that the grid has too gets
-`inner_` before it. Chunks hold several small cells or one large one; each is replaced as a whole, by a rename.
+not, it becomes `own_NAME` of every cell. A name that the grid has too gets `inner_` before it. Chunks hold several
+small cells or one large one; Zarr replaces each as a whole, by a rename.
+
+Readers open the consolidated metadata (`.zmetadata`) first, so an array exists for them once it is listed there. What
+changes the layout is therefore done in an order that a crash cannot harm: new arrays are written, then listed, and
+old ones are removed from the list before they are removed from the disk.
 """
 
 import itertools
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
 
 from saddles.errors import SaddlesError
+from saddles.runtime.files import sync, write_text
 from saddles.sweeps.cells import Packed
 
 SMALL = 2**16
-"""Bytes that a chunk of small cells holds."""
+"""Bytes that a chunk of small cells holds: a commit rewrites whole chunks, and many files are slow to open."""
 
 LARGE = 2**24
 """Bytes above which a cell is cut along its first axis."""
 
+ITEM = 8
+"""Bytes of a number; text is laid out as if it had the same."""
+
 DONE, SECONDS = "cell_done", "cell_seconds"
 DIMS = "_ARRAY_DIMENSIONS"
+"""Where xarray looks for the names of an array's axes (Zarr format 2)."""
 
 Place = tuple[int, ...]
 Sizes = Mapping[str, int]
@@ -45,25 +53,28 @@ class Arrays:
 
     def __init__(self, folder: Path, axes: Mapping[str, int]) -> None:
         self._folder, self._axes = folder, dict(axes)
-        self._root: Any = zarr.open_group(folder, mode="r+", zarr_format=2, use_consolidated=False)
-        self._arrays: dict[str, Any] = dict(self._root.arrays())
-        attrs = {name: dict(array.attrs) for name, array in self._arrays.items()}
-        self._dims = {name: tuple(row[DIMS]) for name, row in attrs.items()}
+        self._root = zarr.open_group(folder, mode="r+", zarr_format=2, use_consolidated=False)
+        self._arrays: dict[str, zarr.Array[Any]] = dict(self._root.arrays())
+        attrs = {name: cast(dict[str, Any], dict(array.attrs)) for name, array in self._arrays.items()}
+        self._dims: dict[str, tuple[str, ...]] = {name: tuple(row[DIMS]) for name, row in attrs.items()}
         self._taken = {*self._axes, DONE, SECONDS, *(name for name, row in attrs.items() if row.get("grid"))}
-        self._shared = {name: self._arrays[name][...] for name, row in attrs.items() if row.get("shared")}
+        self._shared = {name: np.asarray(self._arrays[name][...]) for name, row in attrs.items() if row.get("shared")}
         self._touched: set[Path] = set()
         self._dropped: list[str] = []
         self._changed = False
-        self._mend()
+        self._repair()
 
-    def _mend(self) -> None:
-        """Finish, or take back, what a crash left half done while a coordinate became every cell's own."""
+    def _repair(self) -> None:
+        """Finish, or undo, what a crash left half done while a coordinate became every cell's own.
+
+        Both arrays are there. As long as the coordinate is still marked as shared, its copies may be incomplete.
+        """
         for name in [name for name in self._arrays if f"own_{name}" in self._arrays]:
             self._drop(f"own_{name}" if name in self._shared else name)
-        self._settle()
+        self._flush()
 
     def _drop(self, name: str) -> None:
-        """Take an array out of the published list now, and off the disk once nobody finds it there."""
+        """Take an array out of the published list, and off the disk once that list is written."""
         del self._arrays[name], self._dims[name]
         self._dropped.append(name)
         self._changed = True
@@ -73,7 +84,7 @@ class Arrays:
 
         Args:
             cells: place on the grid -> what was computed there.
-            done: gives the places that hold cells already and how long they are; rarely asked for.
+            done: gives the places that hold cells already and how long they are; rarely needed.
         """
         misfits: dict[Place, str] = {}
         batches: dict[str, dict[Place, Values]] = {}
@@ -87,25 +98,25 @@ class Arrays:
                 batches.setdefault(name, {})[place] = values
         for name, batch in batches.items():
             self._write_batch(name, batch)
-        self._settle()
+        self._flush()
         return misfits
 
     def mark(self, name: str, numbers: np.ndarray, places: Sequence[Place]) -> None:
-        """Write one number a cell, from an array over the whole grid, where `places` changed."""
+        """Write one number per cell, from an array over the whole grid, where `places` changed."""
         if name not in self._arrays:
-            self._create(name, (), (), "float64", {})
+            self._create(name, (), (), False, {})
         array = self._arrays[name]
         for block in {tuple(p // c for p, c in zip(place, array.chunks, strict=True)) for place in places}:
             region = _region(block, array.chunks, array.shape)
             array[region] = numbers[region]
             self._note(array, region)
-        self._settle()
+        self._flush()
 
-    def describe(self, facts: Mapping[str, Any]) -> None:
-        """Change attributes of the whole."""
+    def describe(self, facts: Mapping[str, str | float]) -> None:
+        """Change attributes of the whole folder."""
         self._root.attrs.update(facts)
         self._changed = True
-        self._settle()
+        self._flush()
 
     def _renamed(self, packed: Packed) -> Packed:
         def name(word: str) -> str:
@@ -119,10 +130,11 @@ class Arrays:
 
     def _fit(self, packed: Packed, others: Callable[[], dict[Place, Sizes]]) -> dict[str, Values]:
         """Make room for a cell; returns its variables with the coordinates that are its own."""
-        found = dict(packed.variables)
+        fitting = dict(packed.variables)
         sizes = packed.sizes
-        for name, (dims, values) in found.items():
+        for name, (dims, values) in fitting.items():
             self._check(name, dims, values)
+        # A cell without a coordinate that all others share disagrees with them too.
         expected = [name for name in self._shared if set(self._dims[name]) <= set(sizes)]
         for name in dict.fromkeys([*packed.coords, *expected]):
             mine = packed.coords.get(name)
@@ -133,14 +145,14 @@ class Arrays:
             elif not self._agree(name, mine):
                 self._demote(name, others())
             if f"own_{name}" in self._arrays and mine is not None:
-                found[f"own_{name}"] = (mine[0], _stored(mine[1]))
+                fitting[f"own_{name}"] = (mine[0], _stored(mine[1]))
         for dim, size in sizes.items():
             self._grow(dim, size)
-        for name, (dims, values) in found.items():
+        for name, (dims, values) in fitting.items():
             if name not in self._arrays:
-                kind = "text" if values.dtype.kind == "U" else "float64"
-                self._create(name, dims, values.shape, kind, packed.notes.get(name.removeprefix("own_"), {}))
-        return found
+                text = values.dtype.kind == "U"
+                self._create(name, dims, values.shape, text, packed.notes.get(name.removeprefix("own_"), {}))
+        return fitting
 
     def _check(self, name: str, dims: tuple[str, ...], values: np.ndarray) -> None:
         if name not in self._arrays:
@@ -149,9 +161,11 @@ class Arrays:
         inner = tuple(dim for dim in self._dims[name] if dim not in self._axes)
         text = values.dtype.kind == "U"
         if inner != dims or text != (array.dtype.kind != "f"):
-            kinds = [f"{'text' if t else 'numbers'} over {', '.join(d) or 'nothing'}"
-                     for t, d in ((text, dims), (array.dtype.kind != "f", inner))]  # fmt: skip
-            raise MisfitError.about(f"{name} came as {kinds[0]}", f"other cells have {kinds[1]}", "sweep them apart")
+            here, others = (
+                f"{'text' if t else 'numbers'} over {', '.join(d) or 'no axis'}"
+                for t, d in ((text, dims), (array.dtype.kind != "f", inner))
+            )
+            raise MisfitError(f"`{name}` is {here}, and {others} in other cells. Put such cells in separate sweeps.")
 
     def _agree(self, name: str, mine: Values | None) -> bool:
         """Whether a cell's coordinate is that of the others as far as both go; the longer one is kept."""
@@ -169,7 +183,7 @@ class Arrays:
         return True
 
     def _extend(self, name: str, dims: tuple[str, ...], values: np.ndarray, start: int) -> None:
-        """Lengthen a shared coordinate, in place where its type allows: who is reading it keeps what he has."""
+        """Lengthen a shared coordinate, in place where its type allows, so that readers keep what they have."""
         array = self._arrays[name]
         if values.dtype != array.dtype:
             self._share(name, dims, values, self._notes(name))
@@ -180,14 +194,14 @@ class Arrays:
         self._note(array, (slice(start, len(values)),))
         self._changed = True
 
-    def _notes(self, name: str) -> dict[str, Any]:
+    def _notes(self, name: str) -> dict[str, object]:
         return {key: value for key, value in self._arrays[name].attrs.items() if key not in (DIMS, "shared")}
 
-    def _share(self, name: str, dims: tuple[str, ...], values: np.ndarray, notes: Mapping[str, Any]) -> None:
+    def _share(self, name: str, dims: tuple[str, ...], values: np.ndarray, notes: Mapping[str, object]) -> None:
         values = values.astype(str) if values.dtype.kind == "O" else values
         self._arrays[name] = self._root.create_array(
             name, data=values, chunks=values.shape or "auto", fill_value=None, overwrite=True,
-            attributes={**notes, DIMS: list(dims), "shared": 1},
+            attributes=_json({**notes, DIMS: list(dims), "shared": 1}),
         )  # fmt: skip
         self._dims[name] = dims
         self._shared[name] = values
@@ -198,7 +212,7 @@ class Arrays:
         """Cells disagree: each gets its own; those that are done had the shared one."""
         dims, values, notes = self._dims[name], self._shared.pop(name), self._notes(name)
         stored = _stored(values)
-        self._create(f"own_{name}", dims, values.shape, "text" if stored.dtype.kind == "U" else "float64", notes)
+        self._create(f"own_{name}", dims, values.shape, stored.dtype.kind == "U", notes)
         ends = {place: [sizes.get(dim.removeprefix("inner_")) for dim in dims] for place, sizes in done.items()}
         had = {place: (dims, stored[tuple(slice(0, end) for end in row)]) for place, row in ends.items()}
         self._write_batch(f"own_{name}", had)
@@ -214,12 +228,13 @@ class Arrays:
             self._changed = True
 
     def _create(
-        self, name: str, dims: tuple[str, ...], shape: tuple[int, ...], kind: str, notes: Mapping[str, Any]
+        self, name: str, dims: tuple[str, ...], shape: tuple[int, ...], text: bool, notes: Mapping[str, object]
     ) -> None:
+        """An empty array with the grid's axes after `time`, if it has that, and before all others."""
         lead = 1 if dims[:1] == ("time",) else 0
         sizes = {dim: max(n, self._length(dim)) for dim, n in zip(dims, shape, strict=True)}
         inner = [max(n, 1) for n in shape]
-        width = 8 * math.prod(inner)
+        width = ITEM * math.prod(inner)
         if inner and width > LARGE:
             inner[0] = max(1, inner[0] * LARGE // width)
         outer = _spread(list(self._axes.values()), max(1, SMALL // width))
@@ -227,16 +242,15 @@ class Arrays:
         full = [sizes[dim] if dim in sizes else self._axes[dim] for dim in names]
         self._arrays[name] = self._root.create_array(
             name, shape=full, chunks=(*inner[:lead], *outer, *inner[lead:]),
-            dtype="str" if kind == "text" else "float64", fill_value=None if kind == "text" else float("nan"),
-            attributes={**notes, DIMS: names},
+            dtype="str" if text else "float64", fill_value=None if text else float("nan"),
+            attributes=_json({**notes, DIMS: names}),
         )  # fmt: skip
         self._dims[name] = tuple(names)
         self._changed = True
 
     def _length(self, dim: str) -> int:
-        found = [array.shape[self._dims[name].index(dim)] for name, array in self._arrays.items()
-                 if dim in self._dims[name]]  # fmt: skip
-        return max(found, default=0)
+        sizes = (self._arrays[name].shape[dims.index(dim)] for name, dims in self._dims.items() if dim in dims)
+        return max(sizes, default=0)
 
     def _write_batch(self, name: str, batch: Mapping[Place, Values]) -> None:
         """Write cells chunk by chunk: what else is in a chunk is read first and stays."""
@@ -252,8 +266,7 @@ class Arrays:
             region: list[slice] = [slice(0, n) for n in array.shape]
             for i, first, chunk in zip(where, corner, chunks, strict=True):
                 region[i] = slice(first, min(first + chunk, array.shape[i]))
-            alone = math.prod(chunks) == 1
-            if alone:
+            if math.prod(chunks) == 1:  # the cell has its chunks to itself: nothing to read
                 values = batch[places[0]][1]
                 inner = iter(values.shape)
                 region = [part if i in where else slice(0, next(inner)) for i, part in enumerate(region)]
@@ -267,7 +280,8 @@ class Arrays:
 
     @staticmethod
     def _put(held: np.ndarray, where: Sequence[int], place: Sequence[int], values: np.ndarray) -> None:
-        cell: list[Any] = [slice(None)] * held.ndim
+        """Write one cell into a block of several; what it does not fill is missing."""
+        cell: list[slice | int] = [slice(None)] * held.ndim
         for i, p in zip(where, place, strict=True):
             cell[i] = p
         room = held[tuple(cell)] if values.ndim else None
@@ -277,14 +291,14 @@ class Arrays:
         room[...] = np.nan if held.dtype.kind == "f" else ""
         room[tuple(slice(0, n) for n in values.shape)] = values
 
-    def _note(self, array: Any, region: tuple[slice, ...]) -> None:
-        """Remember the files of a region, to be put on disk for good."""
+    def _note(self, array: "zarr.Array[Any]", region: tuple[slice, ...]) -> None:
+        """Remember the files of a region, which `_flush` puts on disk for good."""
         home = self._folder / array.basename
         spans = [range(part.start // c, -(-part.stop // c)) for part, c in zip(region, array.chunks, strict=True)]
         keys = itertools.product(*spans)
         self._touched |= {home, *(home / (".".join(map(str, key)) or "0") for key in keys)}
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Publish new axes and arrays in one file, and wait until all that was written is on disk."""
         if self._changed:
             labels = [name for name, dims in self._dims.items() if self._is_label(name, dims)]
@@ -294,8 +308,8 @@ class Arrays:
             self._touched |= {self._folder / name / ".zarray" for name in self._arrays}
             self._changed = False
         for path in sorted(self._touched):
-            if path.exists():
-                put_on_disk(path)
+            if path.exists():  # Zarr leaves out chunks that hold nothing but missing values
+                sync(path)
         self._touched.clear()
         while self._dropped:
             shutil.rmtree(self._folder / self._dropped.pop(), ignore_errors=True)
@@ -303,13 +317,9 @@ class Arrays:
     def _publish(self) -> None:
         """Write the list of arrays that readers open first (Zarr's consolidated metadata), by a rename."""
         files = [".zgroup", ".zattrs", *(f"{name}/{kind}" for name in self._arrays for kind in (".zarray", ".zattrs"))]
-        found = {file: json.loads((self._folder / file).read_text("utf-8")) for file in files}
-        draft = self._folder / ".zmetadata.partial"
-        try:
-            draft.write_text(json.dumps({"metadata": found, "zarr_consolidated_format": 1}), "utf-8")
-            os.replace(draft, self._folder / ".zmetadata")
-        finally:
-            draft.unlink(missing_ok=True)
+        metadata = {file: json.loads((self._folder / file).read_text("utf-8")) for file in files}
+        whole = {"metadata": metadata, "zarr_consolidated_format": 1}
+        write_text(self._folder / ".zmetadata", json.dumps(whole))
 
     def _is_label(self, name: str, dims: tuple[str, ...]) -> bool:
         """Whether xarray must be told that this is a coordinate: it guesses those named like their axis."""
@@ -317,20 +327,17 @@ class Arrays:
                                            and name not in (DONE, SECONDS))  # fmt: skip
 
 
-def put_on_disk(path: Path) -> None:
-    """Wait until a file or folder survives a loss of power."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _json(attributes: Mapping[str, object]) -> dict[str, Any]:
+    """Attributes of an array, as Zarr declares them."""
+    return dict(attributes)
 
 
 def _others(
     place: Place, batch: Mapping[Place, Packed], misfits: Collection[Place], done: Callable[[], dict[Place, Sizes]]
 ) -> dict[Place, Sizes]:
-    found = done() | {p: packed.sizes for p, packed in batch.items()}
-    return {p: sizes for p, sizes in found.items() if p != place and p not in misfits}
+    """Cells besides this one that are on disk or about to be, and how long each of their axes is."""
+    every = done() | {p: packed.sizes for p, packed in batch.items()}
+    return {p: sizes for p, sizes in every.items() if p != place and p not in misfits}
 
 
 def _stored(values: np.ndarray) -> np.ndarray:

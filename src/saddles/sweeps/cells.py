@@ -1,12 +1,10 @@
-"""What a worker does: compute cells, judge them, and hand back plain arrays.
+"""What a worker does: compute cells, judge their claims, and return plain arrays.
 
 A cell's numbers depend on its settings and its seed alone. So every engine computes cells on one thread (sums and
 products change their last digits with the number of threads), one at a time in a process, through this module.
 
-An experiment whose cells can share a compiled program says which settings may differ inside it, in its row
-(`together=("rate", "seed")`), and its module has one more function:
-
-    run_many(settings, contexts) -> list of Trajectory     # lists, one entry a cell; each result the bytes of `run`
+An experiment whose cells can share a compiled program names the settings in which they may differ
+(`together=("rate", "seed")`) and has the function `run_many`; see `saddles.core.experiment`.
 """
 
 import hashlib
@@ -18,20 +16,26 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
 from saddles.core import provenance
 from saddles.core.claim import Claim
 from saddles.core.data import require_data
-from saddles.core.experiment import Context, Experiment
+from saddles.core.experiment import Context, Experiment, as_dict
+from saddles.core.status import FINISHED, Status, status_of
+from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
+from saddles.sweeps.plan import differences
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPROC")
 ONE_THREAD = dict.fromkeys(_THREADS, "1")
 """Variables that make BLAS, torch and XLA (NPROC) use one thread, if set before they are loaded."""
+
+EXACT = 2**53
+"""Up to here float64 holds every whole number."""
 
 Arrays = dict[str, tuple[tuple[str, ...], np.ndarray]]
 """Name -> (axes, values)."""
@@ -39,10 +43,10 @@ Arrays = dict[str, tuple[tuple[str, ...], np.ndarray]]
 
 @dataclass(frozen=True)
 class Job:
-    """A cell as a worker gets it."""
+    """A cell as a worker gets it; `settings` are the experiment's own."""
 
     number: int
-    settings: Mapping[str, Any]
+    settings: object
     seed: int
 
 
@@ -50,11 +54,11 @@ class Job:
 class Task:
     """Cells of one experiment for one worker."""
 
-    row: Experiment
+    experiment: Experiment
     size: str
     jobs: tuple[Job, ...]
     versions: Mapping[str, str] | None = None
-    """Versions that the worker must have; None asks for none."""
+    """Versions that the worker must have; None accepts any."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Packed:
 
     variables: Arrays
     coords: Arrays
-    notes: dict[str, dict[str, Any]] = field(repr=False)
+    notes: dict[str, dict[str, object]] = field(repr=False)
     """Attributes of variables and coordinates, such as units."""
 
     @property
@@ -89,16 +93,18 @@ class Packed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: its arrays, or its error."""
+    """The result of a cell: its arrays, or its error."""
 
     number: int
     seconds: float
     packed: Packed | None = None
-    status: str = ""
-    """Status of the trajectory, such as `finished`, `stopped: diverged at step 7` or `claims not judged: …`."""
+    status: Status = FINISHED
+    """How the cell's trajectory ended."""
+    claims_error: str = ""
+    """Why its claims could not be judged, where they could not."""
     error: str = ""
     trace: str = ""
-    apart: str = ""
+    shared_error: str = ""
     """Error of the program that this cell was to share, where each of its cells succeeds alone."""
 
     @property
@@ -119,91 +125,88 @@ _turn = threading.Lock()
 
 
 def compute(task: Task) -> list[Outcome] | Refusal:
-    """Compute the cells of a task, one after another or together where the experiment can; errors become outcomes."""
-    from saddles.sweeps.plan import differences
-
+    """Compute the cells of a task, together where the experiment can, else one by one; errors become outcomes."""
     differ = differences(task.versions, provenance.versions()) if task.versions is not None else None
     if differ:
         return Refusal(f"process {os.getpid()}", f"it has {differ[1]} and not {differ[0]}")
-    with _turn, one_thread():
-        return [outcome for group in groups(task) for outcome in _together(task, group)]
+    with _turn, one_thread():  # a Dask worker may have several threads, but cells go one at a time in a process
+        return [outcome for jobs in groups(task) for outcome in _compute_group(task, jobs)]
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One thread for what is loaded already (BLAS, OpenMP) and for what will be (the environment)."""
-    from threadpoolctl import threadpool_limits
-
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     with threadpool_limits(1):
         yield
 
 
-def group_key(row: Experiment, job: Job) -> str:
+def group_key(experiment: Experiment, job: Job) -> str:
     """Cells with one key may share a program; a cell of an experiment without `together` has its own."""
-    if not row.together:
+    if not experiment.together:
         return str(job.number)
-    facts = {**job.settings, "seed": job.seed}
-    return json.dumps({key: value for key, value in facts.items() if key not in row.together}, sort_keys=True)
+    facts = {**as_dict(job.settings), "seed": job.seed}
+    return json.dumps({key: value for key, value in facts.items() if key not in experiment.together}, sort_keys=True)
 
 
 def groups(task: Task) -> list[list[Job]]:
     """The jobs of a task, those that may share a program together."""
-    found: dict[str, list[Job]] = {}
+    by_key: dict[str, list[Job]] = {}
     for job in task.jobs:
-        found.setdefault(group_key(task.row, job), []).append(job)
-    return list(found.values())
+        by_key.setdefault(group_key(task.experiment, job), []).append(job)
+    return list(by_key.values())
 
 
-def _together(task: Task, jobs: Sequence[Job]) -> list[Outcome]:
-    """One program for several cells; where it fails, each alone, so that the error is put to the right one."""
-    module: Any = task.row.load()
-    shared = ""
-    if len(jobs) > 1:
+def _compute_group(task: Task, jobs: Sequence[Job]) -> list[Outcome]:
+    """One program for several cells; where it fails, each alone, so that the error goes to the cell that causes it."""
+    shared_error, run_many = "", task.experiment.run_many
+    if len(jobs) > 1 and run_many is not None:
         began = time.perf_counter()
         try:
-            require_data(task.row.data(jobs[0].settings))
-            made = module.run_many([dict(j.settings) for j in jobs], [Context(j.seed, task.size) for j in jobs])
+            require_data(task.experiment.data(jobs[0].settings))
+            results = run_many([job.settings for job in jobs], [Context(job.seed, task.size) for job in jobs])
             share = (time.perf_counter() - began) / len(jobs)
-            return [_judged(task, job, one, share) for job, one in zip(jobs, made, strict=True)]
+            return [_judge(task, job, result, share) for job, result in zip(jobs, results, strict=True)]
         except Exception as error:
-            shared = _told(error)
-    outcomes = [_alone(task, job) for job in jobs]
-    owned = any(outcome.error for outcome in outcomes)
-    return outcomes if owned else [replace(outcome, apart=shared) for outcome in outcomes]
+            shared_error = describe(error)
+    outcomes = [_compute_one(task, job) for job in jobs]
+    if any(outcome.error for outcome in outcomes):  # it was this cell's fault, not that of the shared program
+        return outcomes
+    return [replace(outcome, shared_error=shared_error) for outcome in outcomes]
 
 
-def _alone(task: Task, job: Job) -> Outcome:
+def _compute_one(task: Task, job: Job) -> Outcome:
     began = time.perf_counter()
     try:
-        require_data(task.row.data(job.settings))
-        made = task.row.load().run(dict(job.settings), Context(job.seed, task.size))
-        return _judged(task, job, made, time.perf_counter() - began)
+        require_data(task.experiment.data(job.settings))
+        result = task.experiment.run(job.settings, Context(job.seed, task.size))
+        return _judge(task, job, result, time.perf_counter() - began)
     except Exception as error:
         spent = time.perf_counter() - began
-        return Outcome(job.number, spent, error=_told(error), trace=traceback.format_exc(limit=-8))
+        return Outcome(job.number, spent, error=describe(error), trace=traceback.format_exc(limit=-8))
 
 
-def _told(error: Exception) -> str:
-    words = str(error) or type(error).__name__
-    return words if isinstance(error, SaddlesError) else f"{type(error).__name__}: {words}"
+def describe(error: BaseException) -> str:
+    """An error in one line: a message of ours as it is, any other with its type."""
+    if isinstance(error, SaddlesError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _judged(task: Task, job: Job, made: Any, seconds: float) -> Outcome:
+def _judge(task: Task, job: Job, result: Trajectory, seconds: float) -> Outcome:
     """Claims that cannot be judged at these settings leave the numbers as they are, without a verdict."""
-    began, claims, unjudged = time.perf_counter(), [], ""
+    began, claims, claims_error = time.perf_counter(), [], ""
     try:
-        claims = task.row.load().claims(made, task.size)
+        claims = task.experiment.claims(result, task.size)
     except Exception as error:
-        unjudged = f"claims not judged: {_told(error)}"
-    packed = pack(made, claims)
-    ended = str(made.attrs.get("status", ""))
-    status = "; ".join([*([ended] if ended != "finished" else []), unjudged]) if unjudged else ended
-    return Outcome(job.number, round(seconds + time.perf_counter() - began, 6), packed, status)
+        claims_error = describe(error)
+    packed = pack(result, claims)
+    spent = round(seconds + time.perf_counter() - began, 6)
+    return Outcome(job.number, spent, packed, status_of(result), claims_error)
 
 
-def pack(trajectory: Any, claims: Sequence[Claim]) -> Packed:
+def pack(trajectory: object, claims: Sequence[Claim]) -> Packed:
     """A trajectory and its claims as plain arrays.
 
     Claims become `claim_value`, `claim_threshold` and `claim_holds` (1, 0, or NaN where the claim does not apply)
@@ -211,25 +214,23 @@ def pack(trajectory: Any, claims: Sequence[Claim]) -> Packed:
     is missing.
     """
     if not isinstance(trajectory, xr.Dataset):
-        raise SaddlesError.about(
-            f"a {type(trajectory).__name__} came", "cells are laid out from a Dataset each", "run it by itself"
+        raise SaddlesError(
+            f"A cell of a sweep must be an xarray.Dataset; got a {type(trajectory).__name__}. "
+            "Use `saddles run` for this experiment."
         )
-    verdicts = {"holds": 1.0, "fails": 0.0, "not_applicable": np.nan}
-    judged: Arrays = {}
-    if claims:
-        judged = {
-            "claim_value": (("claim",), np.array([claim.value for claim in claims])),
-            "claim_threshold": (("claim",), np.array([claim.threshold for claim in claims])),
-            "claim_holds": (("claim",), np.array([verdicts[claim.verdict] for claim in claims])),
-        }
     variables = {str(name): _plain(str(name), value.variable) for name, value in trajectory.data_vars.items()}
     coords = {
         str(name): (tuple(map(str, value.dims)), np.array(value.values)) for name, value in trajectory.coords.items()
     }
     if claims:
-        coords["claim"] = (("claim",), np.array([claim.claim for claim in claims]))
+        verdicts = {"holds": 1.0, "fails": 0.0, "not_applicable": np.nan}
+        along = ("claim",)
+        variables["claim_value"] = (along, np.array([claim.value for claim in claims]))
+        variables["claim_threshold"] = (along, np.array([claim.threshold for claim in claims]))
+        variables["claim_holds"] = (along, np.array([verdicts[claim.verdict] for claim in claims]))
+        coords["claim"] = (along, np.array([claim.claim for claim in claims]))
     notes = {str(name): dict(value.attrs) for name, value in trajectory.variables.items() if value.attrs}
-    return Packed(variables | judged, coords, notes)
+    return Packed(variables, coords, notes)
 
 
 def _plain(name: str, value: xr.Variable) -> tuple[tuple[str, ...], np.ndarray]:
@@ -238,7 +239,7 @@ def _plain(name: str, value: xr.Variable) -> tuple[tuple[str, ...], np.ndarray]:
     if values.dtype.kind in "US" or (values.dtype.kind == "O" and all(isinstance(v, str) for v in values.flat)):
         return dims, values.astype(str)
     if values.dtype.kind not in "fiub":
-        raise SaddlesError.about(f"{name} has type {values.dtype}", "numbers and text are laid out", "convert it")
-    if values.dtype.kind in "iu" and values.size and (values.max() > 2**53 or values.min() < -(2**53)):
-        raise SaddlesError.about(f"{name} has whole numbers above 2⁵³", "float64 must hold them", "store them as text")
+        raise SaddlesError(f"Variables of a sweep must be numbers or text; `{name}` has type {values.dtype}.")
+    if values.dtype.kind in "iu" and values.size and (values.max() > EXACT or values.min() < -EXACT):
+        raise SaddlesError(f"`{name}` has whole numbers above 2⁵³, which float64 cannot hold. Store them as text.")
     return dims, values.astype(np.float64)

@@ -11,21 +11,44 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from saddles.core import provenance
 from saddles.errors import SaddlesError
-from saddles.sweeps.cells import Outcome, Refusal, Task, compute
-from saddles.sweeps.engine import Engine, EngineError, WorkerLostError
+from saddles.sweeps.cells import Outcome, Refusal, Task, compute, describe
+from saddles.sweeps.engine import Engine, EngineError, TaskLostError
 from saddles.sweeps.plan import differences
 
 ANSWER_SECONDS = 10.0
 """How long a scheduler may take to answer."""
 
 WORKERS_SECONDS = 120.0
-"""How long the first worker may take to come."""
+"""How long the first worker may take to join."""
+
+LOOK_SECONDS = 2.0
+"""How often the number of workers is looked up."""
 
 GPU = {"GPU": 1.0}
+
+
+class DaskWorker(TypedDict, total=False):
+    """What is read of a worker's description by its scheduler."""
+
+    nthreads: int
+    resources: dict[str, float]
+
+
+@runtime_checkable
+class DaskFuture(Protocol):
+    """What is used of a `distributed.Future`; Dask is imported only where it is used."""
+
+    def result(self) -> list[Outcome] | Refusal:
+        """Wait for the task's answer."""
+        ...
+
+    def add_done_callback(self, fn: "Callable[[DaskFuture], None]") -> None:
+        """Call when the task has ended."""
+        ...
 
 
 class Cluster(Engine):
@@ -34,12 +57,12 @@ class Cluster(Engine):
     Args:
         address: of the scheduler, such as tcp://10.0.0.1:8786.
         versions: what every worker must have; None takes any.
-        say: gets a line when a worker is waited for or left out.
+        say: gets a line while it waits for a worker, and when a worker is left out.
     """
 
     def __init__(self, address: str, versions: Mapping[str, str] | None, say: Callable[[str], None]) -> None:
         self._address, self._say = address, say
-        self._client = _connected(address)
+        self._client = _connect(address)
         self._refused: set[str] = set()
         self._counter = itertools.count()
         try:
@@ -52,81 +75,83 @@ class Cluster(Engine):
             raise
         self._resources = GPU if any(offer.get("GPU", 0) >= 1 for offer in offers) else {}
         self._looked, self._slots = 0.0, 1
-        self._arrived: queue.SimpleQueue[tuple[Any, Task, Future[list[Outcome]]]] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[tuple[DaskFuture, Task, Future[list[Outcome]]]] = queue.SimpleQueue()
         threading.Thread(target=self._deliver_all, daemon=True).start()
 
     @property
     def slots(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Cores of all workers, or their GPUs; looked up now and then, because workers come and go."""
-        if time.monotonic() - self._looked > 2.0:
+        if time.monotonic() - self._looked > LOOK_SECONDS:
             workers = self._workers().values()
             if self._resources:
                 self._slots = max(1, int(sum(worker.get("resources", {}).get("GPU", 0) for worker in workers)))
             else:
-                self._slots = max(1, sum(worker["nthreads"] for worker in workers))
+                self._slots = max(1, sum(worker.get("nthreads", 0) for worker in workers))
             self._looked = time.monotonic()
         return self._slots
 
     def submit(self, task: Task) -> "Future[list[Outcome]]":
-        """Send a task; what comes back arrives in an ordinary future."""
+        """Send a task; its answer arrives in an ordinary future."""
         answer: Future[list[Outcome]] = Future()
         self._send_for(task, answer)
         return answer
 
     def close(self) -> None:
-        """Take back what is not done, and leave the cluster running."""
+        """Cancel what is not done, and leave the cluster running."""
         self._client.close()
 
     def _send_for(self, task: Task, answer: "Future[list[Outcome]]") -> None:
         self._send(task).add_done_callback(lambda done: self._arrived.put((done, task, answer)))
 
     def _deliver_all(self) -> None:
-        """Fetch results in a thread that nobody waits for: a fetch may hang where the cluster is being left."""
+        """Fetch results in a thread that nobody waits for: a fetch may hang while the client is being closed."""
         while True:
             self._deliver(*self._arrived.get())
 
-    def _send(self, task: Task) -> Any:
+    def _send(self, task: Task) -> DaskFuture:
         good = [address for address in self._workers() if address not in self._refused] if self._refused else None
         if good == []:
-            raise EngineError(f"no worker of {self._address} is left that has the versions of this process.")
+            raise EngineError(f"No worker of {self._address} is left that has the versions of this process.")
         return self._client.submit(
             _compute_there, task, key=f"saddles-{id(self)}-{next(self._counter)}", pure=False,
             resources=self._resources or None, workers=good, allow_other_workers=False if good else None,
         )  # fmt: skip
 
-    def _deliver(self, done: Any, task: Task, answer: "Future[list[Outcome]]") -> None:
+    def _deliver(self, done: DaskFuture, task: Task, answer: "Future[list[Outcome]]") -> None:
         from distributed import KilledWorker
 
         try:
-            made = done.result()
-            if isinstance(made, Refusal):
-                if made.worker not in self._refused:
-                    self._refused.add(made.worker)
-                    self._say(f"the worker {made.worker} is left out: {made.reason}")
+            result = done.result()
+            if isinstance(result, Refusal):  # a worker that joined later; the task goes to another
+                if result.worker not in self._refused:
+                    self._refused.add(result.worker)
+                    self._say(f"Worker {result.worker} is left out: {result.reason}.")
                 self._send_for(task, answer)
                 return
-            answer.set_result(made)
+            answer.set_result(result)
         except KilledWorker as error:
-            answer.set_exception(WorkerLostError(f"Dask lost {error.last_worker.address}"))
+            answer.set_exception(TaskLostError(f"Dask lost {error.last_worker.address}"))
+        except EngineError as error:
+            answer.set_exception(error)
         except BaseException as error:
-            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             answer.set_exception(
-                error if isinstance(error, EngineError) else EngineError(
-                    f"the cluster at {self._address} gave up ({words}); finished cells are kept, go on with --resume."
+                EngineError(
+                    f"The cluster at {self._address} failed ({describe(error)}). Finished cells are kept: resume "
+                    "with --resume."
                 )
-            )  # fmt: skip
+            )
 
-    def _workers(self) -> dict[str, Any]:
+    def _workers(self) -> dict[str, DaskWorker]:
         return dict(self._client.scheduler_info(n_workers=-1)["workers"])
 
-    def _first_workers(self) -> dict[str, Any]:
+    def _first_workers(self) -> dict[str, DaskWorker]:
         if not self._workers():
-            self._say(f"{self._address} has no worker yet; waiting {WORKERS_SECONDS:.0f} s for the first")
+            self._say(f"{self._address} has no worker yet; waiting up to {WORKERS_SECONDS:.0f} s for the first.")
             try:
                 self._client.wait_for_workers(1, timeout=WORKERS_SECONDS)
             except TimeoutError as error:
-                raise EngineError.about(
-                    f"{self._address} has no worker", "cells need one", f"start `dask worker {self._address}`"
+                raise EngineError(
+                    f"{self._address} has no worker. Start one with `dask worker {self._address}`."
                 ) from error
         return self._workers()
 
@@ -135,34 +160,33 @@ def _compute_there(task: Task) -> list[Outcome] | Refusal:
     """What a Dask worker runs; it names itself where it must refuse."""
     from distributed import get_worker
 
-    made = compute(task)
-    return Refusal(get_worker().address, made.reason) if isinstance(made, Refusal) else made
+    result = compute(task)
+    return Refusal(get_worker().address, result.reason) if isinstance(result, Refusal) else result
 
 
-def _connected(address: str) -> Any:
+def _connect(address: str) -> Any:
     try:
         from distributed import Client
     except ImportError as error:
-        raise SaddlesError.about(
-            f"--on {address} came", "Dask is not installed", "install the extra: pip install 'saddles[sweep]'"
+        raise SaddlesError(
+            f"A sweep on {address} needs Dask, which is not installed: pip install 'saddles[sweep]'."
         ) from error
     try:
         with ThreadPoolExecutor(1) as aside:  # a notebook's own loop may run in this thread
-            aside.submit(asyncio.run, _asked(address)).result()
+            aside.submit(asyncio.run, _ask(address)).result()
         return Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
-        raise EngineError.about(
-            f"the scheduler {address} did not answer within {ANSWER_SECONDS:.0f} s",
-            "one must be running there",
-            "start it with `dask scheduler`, or leave --on out to compute on this machine",
+        raise EngineError(
+            f"The scheduler {address} did not answer within {ANSWER_SECONDS:.0f} s. Start it with `dask scheduler`, "
+            "or leave --on out to compute on this machine."
         ) from error
 
 
-async def _asked(address: str) -> None:
+async def _ask(address: str) -> None:
     """Ask the scheduler who it is; a `Client` would wait for ever for one that accepts and says nothing."""
     from distributed.comm.core import connect
 
-    async def ask() -> None:
+    async with asyncio.timeout(ANSWER_SECONDS):
         comm: Any = await connect(address, timeout=ANSWER_SECONDS)
         try:
             await comm.write({"op": "identity", "reply": True})
@@ -170,21 +194,15 @@ async def _asked(address: str) -> None:
         finally:
             comm.abort()
 
-    await asyncio.wait_for(ask(), ANSWER_SECONDS)
 
-
-def _refuse_versions(found: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
-    for address, there in found.items():
-        if not isinstance(there, dict):
-            raise EngineError.about(
-                f"the worker {address} is refused: it cannot import saddles ({there})",
-                "every worker needs it",
-                "install it there",
-            )
-        differ = differences(wanted, there)
+def _refuse_versions(answers: Mapping[str, object], wanted: Mapping[str, str]) -> None:
+    """Refuse workers that answered with other versions, or with an error."""
+    for address, versions in answers.items():
+        if not isinstance(versions, dict):
+            raise EngineError(f"Worker {address} cannot import saddles ({versions}). Install it there.")
+        differ = differences(wanted, versions)
         if differ:
-            raise EngineError.about(
-                f"the worker {address} is refused: it has {differ[1]}",
-                f"this process has {differ[0]}",
-                "install the same versions there, or use --accept-changes",
+            raise EngineError(
+                f"Worker {address} has {differ[1]}; this process has {differ[0]}. Install the same versions there, or "
+                "use --accept-changes."
             )

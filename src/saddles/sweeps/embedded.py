@@ -1,24 +1,20 @@
 """Worker processes on this machine, one for each core or each GPU.
 
-A worker is a fresh Python (`python -m saddles.sweeps.worker`), not a fork, which JAX does not survive, and not a
-child that would import the caller's script again. Tasks and outcomes go through its pipes. A worker that dies is
-replaced, and only the task it was at is lost.
+A worker that dies is replaced, and only the task it was computing is lost.
 """
 
 import itertools
 import os
-import pickle
-import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from saddles.sweeps.cells import ONE_THREAD, Outcome, Refusal, Task
-from saddles.sweeps.engine import Engine, EngineError, WorkerLostError, cores
+from saddles.runtime.workers import Worker, WorkerError, WorkerLostError
+from saddles.sweeps.cells import ONE_THREAD, Outcome, Refusal, Task, compute
+from saddles.sweeps.engine import Engine, EngineError, TaskLostError, cores
 
-CLOSED = (EOFError, BrokenPipeError, ConnectionError, pickle.UnpicklingError)
+CellWorker = Worker[Task, list[Outcome] | Refusal]
 
 
 class Embedded(Engine):
@@ -29,7 +25,7 @@ class Embedded(Engine):
         self.slots = workers or len(self._gpus) or cores()
         self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="sweep")
         self._mine = threading.local()
-        self._processes: set[Any] = set()
+        self._workers: set[CellWorker] = set()
         self._numbers = itertools.count()
         self._closed = False
 
@@ -40,78 +36,60 @@ class Embedded(Engine):
     def close(self) -> None:
         """Kill the workers."""
         self._closed = True
-        for process in list(self._processes):
-            process.kill()
+        for worker in list(self._workers):
+            worker.kill()
+        # Threads end once their workers are dead; only then may nobody be reading from a channel that is closed.
         self._threads.shutdown(cancel_futures=True)
-        for process in list(self._processes):
-            self._bury(process)
+        for worker in self._workers:
+            worker.close()
 
     def pids(self) -> list[int]:
         """Process numbers of the workers."""
-        return [process.pid for process in list(self._processes)]
+        return [worker.pid for worker in list(self._workers)]
 
     def _compute(self, task: Task) -> list[Outcome]:
-        process = getattr(self._mine, "process", None)
-        if process is None:
-            process = self._mine.process = self._start()
+        worker: CellWorker | None = getattr(self._mine, "worker", None)
+        if worker is None:
+            worker = self._mine.worker = self._start()
         try:
-            pickle.dump(task, process.stdin, protocol=5)
-            process.stdin.flush()
-            made = pickle.load(process.stdout)
-        except CLOSED as error:
-            self._mine.process = None
-            raise WorkerLostError(f"its process ended with code {self._bury(process)}") from error
-        if isinstance(made, Refusal):
-            raise EngineError(f"the worker, {made.worker}, is refused: {made.reason}.")
-        return made
+            result = worker.call(task)
+        except WorkerLostError as error:
+            self._mine.worker = None
+            self._workers.discard(worker)
+            if not error.started:
+                raise EngineError(str(error)) from error
+            raise TaskLostError(f"its process ended with code {error.code}") from error
+        except WorkerError as error:
+            raise EngineError(f"A worker process failed: {error}") from error
+        if isinstance(result, Refusal):
+            raise EngineError(f"A worker process cannot compute the cells: {result.reason}.")
+        return result
 
-    def _start(self) -> Any:
-        number = next(self._numbers)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "saddles.sweeps.worker", str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._environment(number),
-        )  # fmt: skip
-        self._processes.add(process)
-        if self._closed:
-            process.kill()
-        assert process.stdout is not None
-        try:
-            pickle.load(process.stdout)  # it says that it is ready
-        except CLOSED as error:
-            code = self._bury(process)
-            raise EngineError.about(
-                f"a worker process ended with code {code} before it was ready",
-                "saddles must be importable in a fresh Python",
-                "see its words above",
-            ) from error
-        return process
-
-    def _bury(self, process: Any) -> int:
-        process.kill()
-        code = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            try:
-                pipe.close()
-            except OSError:
-                continue  # what was left in it cannot be delivered any more
-        self._processes.discard(process)
-        return code
+    def _start(self) -> CellWorker:
+        worker: CellWorker = Worker(cell_computer, None, environment=self._environment(next(self._numbers)))
+        self._workers.add(worker)
+        if self._closed:  # `close` ran meanwhile and has not seen this worker
+            worker.kill()
+        return worker
 
     def _environment(self, number: int) -> dict[str, str]:
-        """One thread, one GPU if there are any, this process's import path, and a folder of compiled programs."""
+        """One thread, one GPU if there are any, and a folder of compiled programs."""
         home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        found = {
+        compiled = {
             "JAX_COMPILATION_CACHE_DIR": str(Path(home) / "saddles" / "jax"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
-            **os.environ,
-            **ONE_THREAD,
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",  # what compiles faster is not worth a file
         }
-        return found | ({"CUDA_VISIBLE_DEVICES": self._gpus[number % len(self._gpus)]} if self._gpus else {})
+        gpu = {"CUDA_VISIBLE_DEVICES": self._gpus[number % len(self._gpus)]} if self._gpus else {}
+        return {name: os.environ.get(name, value) for name, value in compiled.items()} | ONE_THREAD | gpu
+
+
+def cell_computer(nothing: None) -> Callable[[Task], list[Outcome] | Refusal]:
+    """What a worker process answers tasks with."""
+    return compute
 
 
 def gpus() -> list[str]:
-    """NVIDIA GPUs that this process may use, unless JAX is told to compute on the CPU."""
+    """NVIDIA GPUs that this process may use; none where JAX is told to compute on the CPU."""
     if os.environ.get("JAX_PLATFORMS", "").startswith("cpu"):
         return []
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")

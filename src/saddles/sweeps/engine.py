@@ -8,27 +8,30 @@ from saddles.errors import SaddlesError
 from saddles.sweeps.cells import Outcome, Task
 
 
-class WorkerLostError(Exception):
-    """The process that computed a task is gone, and its cells with it."""
+class TaskLostError(Exception):
+    """The process that computed a task has died, and the task's results with it; the text says how it died."""
 
 
 class EngineError(SaddlesError):
-    """The engine cannot go on."""
+    """The engine cannot continue."""
 
 
 class Engine(ABC):
-    """Computes tasks somewhere. A lost process is a `WorkerLostError` of the future; a worse one an `EngineError`."""
+    """Computes tasks somewhere.
+
+    A task whose process dies gives a `TaskLostError` in its future; anything worse gives an `EngineError`.
+    """
 
     slots: int
     """How many tasks it computes at a time."""
 
     @abstractmethod
     def submit(self, task: Task) -> "Future[list[Outcome]]":
-        """Take a task; do not wait."""
+        """Accept a task without waiting for it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop at once and leave nothing behind."""
+        """Stop at once and leave no process behind."""
 
 
 def cores() -> int:

@@ -1,4 +1,4 @@
-"""Grids: which settings and seeds a sweep goes through, and how they are written on a command line.
+"""Grids: the settings and seeds of a sweep, and how they are written on a command line.
 
 key=from:to:count        equally spaced, both ends included
 key=log:from:to:count    equally spaced in the logarithm
@@ -7,28 +7,27 @@ key=a,b,c                a list; lists of lists are separated by semicolons: dim
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from saddles.core.experiment import Experiment
+from saddles.core.experiment import Experiment, as_dict
 from saddles.errors import SaddlesError
 
 ZIPPED = "point"
-"""The axis of grids that go side by side."""
+"""The axis of grids whose values are taken side by side."""
 
 SEED = "seed"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid: its number in row-major order, its place on the axes, what differs, its seed."""
+    """One point of the grid: its number in row-major order, its place on the axes, its settings and its seed."""
 
     number: int
     place: tuple[int, ...]
-    changes: Mapping[str, Any]
+    changes: Mapping[str, object]
     seed: int
 
 
@@ -42,21 +41,21 @@ class Grid:
         seeds: a further axis `seed`; None is seed 0 without an axis.
     """
 
-    values: Mapping[str, Sequence[Any]]
+    values: Mapping[str, Sequence[object]]
     zipped: bool = False
     seeds: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if not self.values and self.seeds is None:
-            raise SaddlesError.about("an empty grid came", "a sweep needs something to vary", "write --grid dim=20,40")
+            raise SaddlesError("The grid is empty. Give a setting to vary, for instance --grid dim=20,40, or --seeds.")
         for name, values in {**self.values, **({SEED: self.seeds} if self.seeds is not None else {})}.items():
             if not len(values):
-                raise SaddlesError.about(f"no value came for {name}", "at least one is needed", f"write {name}=1,2")
+                raise SaddlesError(f"The grid has no value for {name}. Give at least one: {name}=1,2.")
             if len({_shown(value) for value in values}) < len(values):
-                raise SaddlesError.about(f"{name} has a value twice", "each makes a cell of its own", "leave one out")
+                raise SaddlesError(f"The grid has a value of {name} twice. Each value must be given once.")
         if self.zipped and len({len(values) for values in self.values.values()}) > 1:
             counts = ", ".join(f"{len(values)} of {name}" for name, values in self.values.items())
-            raise SaddlesError.about(f"{counts} came to go side by side", "as many of each are needed", "leave --zip")
+            raise SaddlesError(f"With --zip all settings must have the same number of values; got {counts}.")
 
     @property
     def axes(self) -> dict[str, int]:
@@ -70,69 +69,77 @@ class Grid:
     @property
     def coordinates(self) -> dict[str, tuple[str, np.ndarray]]:
         """Name -> (axis, labels); settings that are lists are labelled by their text."""
-        found = {
+        labels = {
             name: (ZIPPED if self.zipped else name, np.array([_label(value) for value in values]))
             for name, values in self.values.items()
         }
-        return found | ({SEED: (SEED, np.array(self.seeds))} if self.seeds is not None else {})
+        return labels | ({SEED: (SEED, np.array(self.seeds))} if self.seeds is not None else {})
 
     def cells(self) -> list[Cell]:
         """Every cell, in row-major order."""
-        found = []
+        cells = []
         for number, place in enumerate(itertools.product(*(range(size) for size in self.axes.values()))):
             at = dict(zip(self.axes, place, strict=True))
             changes = {name: values[at[ZIPPED if self.zipped else name]] for name, values in self.values.items()}
-            found.append(Cell(number, place, changes, 0 if self.seeds is None else self.seeds[at[SEED]]))
-        return found
+            cells.append(Cell(number, place, changes, 0 if self.seeds is None else self.seeds[at[SEED]]))
+        return cells
 
 
-def _label(value: Any) -> Any:
+def _label(value: object) -> object:
     return _shown(value) if isinstance(value, list | tuple) else value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def spaced(start: float, end: float, count: int, log: bool = False) -> list[float]:
     """Equally spaced numbers, both ends included, to twelve digits: 0.3 and not 0.30000000000000004."""
     if log and not (start > 0 and end > 0):
-        raise SaddlesError.about(f"log:{start:g}:{end:g} came", "both ends must be positive", "leave out log:")
+        raise SaddlesError(f"Both ends of a logarithmic grid must be positive; got {start:g} and {end:g}.")
     numbers = np.geomspace(start, end, count) if log else np.linspace(start, end, count)
     return [float(f"{number:.12g}") for number in numbers]
 
 
-def read_grid(row: Experiment, size: str, words: Sequence[str], zipped: bool = False, seeds: str | None = None) -> Grid:
+def read_grid(
+    experiment: Experiment, size: str, words: Sequence[str], zipped: bool = False, seeds: str | None = None
+) -> Grid:
     """A grid from the words of a command line, checked against the settings of an experiment."""
-    values: dict[str, Any] = {}
+    values: dict[str, list[object]] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise SaddlesError.about(f"--grid {word!r} came", "key=values is needed", "write --grid dim=20:100:5")
+            raise SaddlesError.must_be("--grid", "key=values, for instance dim=20:100:5", word)
         if key in values:
-            raise SaddlesError.about(f"--grid {key} came twice", "a setting has one axis", "put its values in one list")
+            raise SaddlesError(f"--grid {key} is given twice. Put all its values in one list.")
         values[key] = _values(key, text)
-    return checked_grid(row, size, values, zipped, None if seeds is None else _seeds(seeds))
+    return checked_grid(experiment, size, values, zipped, None if seeds is None else _seeds(seeds))
 
 
 def checked_grid(
-    row: Experiment, size: str, values: Mapping[str, Any], zipped: bool, seeds: int | Sequence[int] | None
+    experiment: Experiment,
+    size: str,
+    values: Mapping[str, object],
+    zipped: bool,
+    seeds: int | Sequence[int] | None,
 ) -> Grid:
     """A grid whose values have the types of the experiment's settings; unknown settings are refused."""
-    typed = {key: [row.settings(size, {key: value})[key] for value in _listed(key, given)]
-             for key, given in values.items()}  # fmt: skip
+    typed = {
+        key: [as_dict(experiment.settings(size, {key: value}))[key] for value in _listed(key, given)]
+        for key, given in values.items()
+    }
     if isinstance(seeds, int):
         if seeds < 1:
-            raise SaddlesError.about(f"{seeds} seeds came", "at least one is needed", "leave --seeds out for seed 0")
+            raise SaddlesError.must_be("seeds", "at least 1", seeds, "Leave it out for seed 0")
         seeds = range(seeds)
     if seeds is not None and any(seed < 0 for seed in seeds):
-        raise SaddlesError.about(f"seeds {list(seeds)} came", "seeds are at least 0", "write --seeds 0,1,2")
+        raise SaddlesError.must_be("seeds", "at least 0 each", list(seeds))
     return Grid(typed, zipped, None if seeds is None else [int(seed) for seed in seeds])
 
 
-def _listed(key: str, given: Any) -> list[Any]:
-    if isinstance(given, str) or not hasattr(given, "__iter__"):
-        raise SaddlesError.about(f"grid {key}={given!r} came", "a list of values is needed", f"write [{given!r}]")
+def _listed(key: str, given: object) -> list[object]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise SaddlesError.must_be(f"grid[{key!r}]", "a list of values", given, f"Write [{given!r}]")
     return list(given)
 
 
@@ -140,12 +147,10 @@ def _seeds(text: str) -> int | list[int]:
     try:
         return [int(part) for part in text.split(",")] if "," in text else int(text)
     except ValueError as error:
-        raise SaddlesError.about(
-            f"--seeds {text!r} came", "a number of seeds or a list is needed", "write --seeds 5 or --seeds 3,7,11"
-        ) from error
+        raise SaddlesError.must_be("--seeds", "a number such as 5 or a list such as 3,7,11", text) from error
 
 
-def _values(key: str, text: str) -> list[Any]:
+def _values(key: str, text: str) -> list[object]:
     if ";" in text:
         return [part for part in text.split(";") if part]
     log = text.startswith("log:")
@@ -157,7 +162,7 @@ def _values(key: str, text: str) -> list[Any]:
         if len(parts) != 3 or count < 0 or not (math.isfinite(start) and math.isfinite(end)):
             raise ValueError
     except (ValueError, IndexError) as error:
-        raise SaddlesError.about(
-            f"--grid {key}={text} came", "from:to:count is needed", f"write --grid {key}=0:1:5 or {key}=log:0.01:1:3"
+        raise SaddlesError(
+            f"--grid {key} must be from:to:count, log:from:to:count or a,b,c; got {text!r}. For instance {key}=0:1:5."
         ) from error
     return list(spaced(start, end, count, log))

@@ -1,7 +1,7 @@
-"""Keep an engine busy, put what comes back on disk, and tell how it goes.
+"""Keep an engine busy, put what comes back on disk, and report progress.
 
-Cells go out in blocks of at least a tenth of a second, so that sending them costs little, and what comes back is
-committed every half second. A block whose worker dies goes out again cell by cell; a cell whose worker dies three
+Cells are sent in blocks of at least a tenth of a second, so that sending them costs little, and what comes back is
+committed every half second. A block whose worker dies is sent again cell by cell; a cell whose worker dies three
 times has failed.
 """
 
@@ -11,32 +11,48 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
+from saddles.core.status import Ending
 from saddles.errors import SaddlesError
 from saddles.runtime.progress import Bar
 from saddles.sweeps.cells import Job, Outcome, Task, group_key
-from saddles.sweeps.engine import Engine, WorkerLostError
-from saddles.sweeps.store import FAILED, Store
+from saddles.sweeps.engine import Engine, TaskLostError
+from saddles.sweeps.store import Store
 
 BLOCK_SECONDS = 0.2
+"""What a block should take; Dask costs about 2 ms for each."""
+
 MOST_CELLS = 500
+"""Cells of one block at most."""
+
 GROUP = 32
 """Cells of one compiled program at most."""
 
 COMMIT_SECONDS = 0.5
+"""Time between commits: what a crash may cost."""
+
 COMMIT_BYTES = 2**26
+"""Bytes that wait in memory before they are committed early."""
+
 DEATHS = 3
-TOLD_SECONDS = 60.0
+"""Workers that a cell may kill before it has failed."""
+
+REPORT_SECONDS = 60.0
+"""Time between lines of progress where no bar is shown."""
+
+SHORTEST = 1e-6
+"""Seconds that a cell takes at least, so that a pace is never zero."""
 
 Say = Callable[[str], None]
 
 
-class Blocks:
+class JobQueue:
     """Cells that wait, cut into blocks as their pace becomes known."""
 
     def __init__(self, task: Task, slots: int) -> None:
         self._task = task
+        # Groups are no wider than an equal share, so that every slot gets work.
         self._width = max(1, min(GROUP, -(-len(task.jobs) // slots)))
-        keys = {job.number: group_key(task.row, job) for job in task.jobs} if task.row.together else {}
+        keys = {job.number: group_key(task.experiment, job) for job in task.jobs} if task.experiment.together else {}
         first = {key: number for number, key in reversed(keys.items())}
         self._jobs = deque(sorted(task.jobs, key=lambda job: (first.get(keys.get(job.number, ""), 0), job.number)))
         self._keys, self._alone, self._pace = keys, deque[Job](), 0.0
@@ -47,55 +63,57 @@ class Blocks:
     def take(self, slots: int) -> Task:
         """The next block."""
         if self._alone:
-            return self._cut([self._alone.popleft()])
+            return self._block([self._alone.popleft()])
         if self._keys:
-            return self._cut(self._group())
+            return self._block(self._group())
+        # Near the end blocks shrink to half an equal share, so that no slot is left with a long last one.
         fair = -(-len(self._jobs) // (2 * slots))
         size = max(1, min(int(BLOCK_SECONDS / self._pace) if self._pace else 1, fair, MOST_CELLS))
-        return self._cut([self._jobs.popleft() for _ in range(min(size, len(self._jobs)))])
+        return self._block([self._jobs.popleft() for _ in range(min(size, len(self._jobs)))])
 
-    def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """Note the pace of the latest block."""
-        self._pace = max(sum(o.seconds for o in outcomes) / len(outcomes), 1e-6)
+    def note_pace(self, outcomes: Sequence[Outcome]) -> None:
+        """Take the pace of the latest block for the next ones."""
+        self._pace = max(sum(o.seconds for o in outcomes) / len(outcomes), SHORTEST)
 
-    def again(self, jobs: Sequence[Job]) -> None:
-        """Take cells back; they go out one by one."""
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """Queue cells again, one by one."""
         self._alone.extend(jobs)
 
     def _group(self) -> list[Job]:
-        key, found = self._keys[self._jobs[0].number], []
-        while self._jobs and len(found) < self._width and self._keys[self._jobs[0].number] == key:
-            found.append(self._jobs.popleft())
-        return found
+        key, jobs = self._keys[self._jobs[0].number], []
+        while self._jobs and len(jobs) < self._width and self._keys[self._jobs[0].number] == key:
+            jobs.append(self._jobs.popleft())
+        return jobs
 
-    def _cut(self, jobs: Sequence[Job]) -> Task:
-        return Task(self._task.row, self._task.size, tuple(jobs), self._task.versions)
+    def _block(self, jobs: Sequence[Job]) -> Task:
+        return Task(self._task.experiment, self._task.size, tuple(jobs), self._task.versions)
 
 
-class Drive:
+class Scheduler:
     """One pass over the cells of a task."""
 
     def __init__(self, store: Store, task: Task, engine: Engine, bar: Bar, say: Say) -> None:
         self._store, self._engine, self._bar, self._say = store, engine, bar, say
-        self._blocks, self._total = Blocks(task, engine.slots), len(task.jobs)
-        self._out: dict[Future[list[Outcome]], Task] = {}
+        self._queue, self._total = JobQueue(task, engine.slots), len(task.jobs)
+        self._running: dict[Future[list[Outcome]], Task] = {}
         self._arrived: list[Outcome] = []
         self._deaths: Counter[int] = Counter()
-        self._began = self._committed = self._told = time.monotonic()
+        self._began = self._committed = self._reported = time.monotonic()
         self._done = self._failed = 0
         self._warned: set[str] = set()
 
     def run(self) -> None:
         """Compute and commit everything; Ctrl-C commits what has arrived."""
         try:
-            while self._blocks or self._out:
-                while self._blocks and len(self._out) < 2 * self._engine.slots:
-                    task = self._blocks.take(self._engine.slots)
-                    self._out[self._engine.submit(task)] = task
-                    if self._due():
+            while self._queue or self._running:
+                # Two blocks per slot: the next one is there when a worker has finished.
+                while self._queue and len(self._running) < 2 * self._engine.slots:
+                    task = self._queue.take(self._engine.slots)
+                    self._running[self._engine.submit(task)] = task
+                    if self._due():  # an engine in this process computes inside `submit`
                         break
-                done, _ = wait(self._out, timeout=COMMIT_SECONDS, return_when=FIRST_COMPLETED)
-                for future in [future for future in self._out if future in done]:
+                done, _ = wait(self._running, timeout=COMMIT_SECONDS, return_when=FIRST_COMPLETED)
+                for future in [future for future in self._running if future in done]:
                     self._collect(future)
                 if self._due():
                     self._commit()
@@ -105,26 +123,26 @@ class Drive:
         self._commit()
 
     def _collect(self, future: "Future[list[Outcome]]") -> None:
-        task = self._out.pop(future)
+        task = self._running.pop(future)
         try:
             outcomes = future.result()
-        except WorkerLostError as error:
-            self._lost(task, str(error))
+        except TaskLostError as error:
+            self._retry(task, str(error))
             return
-        self._blocks.learn(outcomes)
+        self._queue.note_pace(outcomes)
         self._arrived += outcomes
 
-    def _lost(self, task: Task, reason: str) -> None:
+    def _retry(self, task: Task, reason: str) -> None:
         job, *others = task.jobs
-        if others:
-            self._blocks.again(task.jobs)
+        if others:  # which of the cells killed the worker is not known: each is sent alone
+            self._queue.put_back(task.jobs)
             return
         self._deaths[job.number] += 1
         if self._deaths[job.number] < DEATHS:
-            self._blocks.again([job])
+            self._queue.put_back([job])
         else:
-            words = f"its worker died {DEATHS} times, the last time: {reason}"
-            self._arrived.append(Outcome(job.number, 0.0, error=words))
+            text = f"its worker died {DEATHS} times, the last time: {reason}"
+            self._arrived.append(Outcome(job.number, 0.0, error=text))
 
     def _due(self) -> bool:
         if time.monotonic() - self._committed > COMMIT_SECONDS:
@@ -136,28 +154,28 @@ class Drive:
         rows = self._store.commit(arrived)
         self._committed = time.monotonic()
         self._done += len(rows)
-        self._failed += sum(row["status"] == FAILED for row in rows)
+        self._failed += sum(row["status"] == Ending.FAILED for row in rows)
         self._bar.say(f"{self._failed} failed" if self._failed else "")
         self._bar.reach(float(self._done))
-        if self._bar.silent and self._committed - self._told > TOLD_SECONDS:
-            self._told = self._committed
-            self._say(self._line())
-        self._warn({o.apart for o in arrived if o.apart} - self._warned)
+        if self._bar.silent and self._committed - self._reported > REPORT_SECONDS:
+            self._reported = self._committed
+            self._say(self._progress())
+        self._warn({o.shared_error for o in arrived if o.shared_error} - self._warned)
 
     def _warn(self, errors: set[str]) -> None:
         self._warned |= errors
         for error in sorted(errors):
-            warnings.warn(f"cells that could share a program were computed one by one: {error}", stacklevel=2)
+            warnings.warn(f"Cells that could share a program were computed one by one: {error}", stacklevel=2)
 
-    def _line(self) -> str:
+    def _progress(self) -> str:
         spent = time.monotonic() - self._began
         left = (self._total - self._done) * spent / max(self._done, 1)
-        words = f"{self._done} of {self._total} cells, {self._failed} failed, {self._done / spent:.3g}/s"
-        return f"{words}, ends in {left / 60:.3g} min" if self._done else words
+        text = f"{self._done} of {self._total} cells, {self._failed} failed, {self._done / spent:.3g}/s"
+        return f"{text}, {left / 60:.3g} min left" if self._done else text
 
     def _save_what_arrived(self, error: BaseException) -> None:
-        """Commit what was computed before something stopped the sweep, unless that was the disk."""
-        for future in [future for future in self._out if future.done() and not future.cancelled()]:
+        """Commit what was computed before something stopped the sweep; the first error is the one to show."""
+        for future in [future for future in self._running if future.done() and not future.cancelled()]:
             if future.exception() is None:
                 self._arrived += future.result()
         try:

@@ -1,4 +1,4 @@
-"""Cells one after another in this process: for a debugger, and for what cannot be imported elsewhere."""
+"""Cells one after another in this process: for a debugger, and for experiments that other processes cannot import."""
 
 from concurrent.futures import Future
 
@@ -9,20 +9,20 @@ from saddles.sweeps.engine import Engine, EngineError
 class Serial(Engine):
     """Computes a task when it is submitted.
 
-    Bit for bit what the other engines give, if this process has not used JAX before: XLA takes its number of threads
-    from the environment when it starts, and some sums depend on it in the last digit.
+    The results have the same bytes as those of the other engines, provided this process has not used JAX before: XLA
+    takes its number of threads from the environment when it starts, and some sums depend on it in the last digit.
     """
 
     slots = 1
 
     def submit(self, task: Task) -> "Future[list[Outcome]]":
         """Compute now."""
-        made = compute(task)
-        if isinstance(made, Refusal):
-            raise EngineError(f"{made.worker} is refused: {made.reason}.")
-        done: Future[list[Outcome]] = Future()
-        done.set_result(made)
-        return done
+        result = compute(task)
+        if isinstance(result, Refusal):
+            raise EngineError(f"This process cannot compute the cells: {result.reason}.")
+        future: Future[list[Outcome]] = Future()
+        future.set_result(result)
+        return future
 
     def close(self) -> None:
         """Nothing to stop."""

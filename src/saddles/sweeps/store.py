@@ -1,22 +1,20 @@
 """The folder of a sweep.
 
 DIR/sweep.json        the plan: experiment, settings, grid, versions; status and counts
-DIR/cells.jsonl       one line a cell, added when it is done: settings, seed, seconds, status or error, digest
+DIR/cells.jsonl       one line per cell, added when it is done: settings, seed, seconds, status or error, digest
 DIR/trajectory.zarr   every cell on the axes of the grid
 
 A cell counts once its arrays and then its line are on disk; a line that was cut off by a crash does not count.
 `cell_done` in the Zarr folder is set after that: 1 where a cell is whole, 0 where it failed, NaN where it is missing.
-One process writes, the readers may be many.
+One process writes; any number may read.
 """
 
-import contextlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NotRequired, TypedDict
 
 import numpy as np
 import xarray as xr
@@ -24,50 +22,57 @@ import xarray as xr
 import saddles
 from saddles.core.experiment import Experiment
 from saddles.core.provenance import machine
+from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import save
 from saddles.core.trajectory import SCHEMA
 from saddles.errors import SaddlesError
-from saddles.sweeps.arrays import DONE, SECONDS, Arrays, Place, Sizes, put_on_disk
+from saddles.runtime.files import explained, hold, new_folder, refuse_existing, write_json
+from saddles.sweeps.arrays import DONE, SECONDS, Arrays, Place, Sizes
 from saddles.sweeps.cells import Outcome
 from saddles.sweeps.grid import Cell
 from saddles.sweeps.plan import Plan, read_plan
 
-try:
-    import fcntl
-except ImportError:  # no such locks on this system
-    fcntl = None
 
-RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+class CellRow(TypedDict):
+    """A line of cells.jsonl."""
+
+    cell: int
+    status: str
+    """`finished` or `failed`."""
+    error: NotRequired[str]
+    changes: dict[str, Any]
+    seed: int
+    seconds: float
+    digest: str
+    sizes: dict[str, int]
+    """Length of each axis of the cell's own arrays."""
+    version: str
+    trajectory_status: NotRequired[str]
+    """Where the trajectory did not finish as planned."""
+    claims_not_judged: NotRequired[str]
+    computed_apart: NotRequired[str]
+    """Error of the program that this cell was to share with others."""
+    trace: NotRequired[str]
 
 
 def create(plan: Plan, folder: Path) -> None:
     """Make the folder of a new sweep, all or nothing; one that exists is refused unless it is empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SaddlesError.about(
-            f"{folder} exists already", "a sweep never overwrites", "choose another --out, or go on with --resume"
-        )
+    refuse_existing(folder, "A sweep never overwrites: choose another --out, or resume it with --resume")
     facts = {
         **plan.facts,
         "schema": SCHEMA,
-        "title": plan.row.title,
-        "paper": plan.row.paper,
+        "title": plan.experiment.title,
+        "paper": plan.experiment.paper,
         "versions": dict(plan.versions),
         "machine": machine(),
-        "status": RUNNING,
+        "status": str(Ending.RUNNING),
         "cells": len(plan.grid.cells()),
         "wall_time_s": 0.0,
     }
-    with _written(folder, "choose another --out"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            draft.chmod(0o755)
-            save(_empty(plan), draft / "trajectory.zarr")
-            _write_json(draft / "sweep.json", facts)
-            (draft / "cells.jsonl").touch()
-            os.replace(draft, folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+    with explained(folder, "Choose another --out"), new_folder(folder) as draft:
+        save(_empty(plan), draft / "trajectory.zarr")
+        write_json(draft / "sweep.json", facts, durable=True)
+        (draft / "cells.jsonl").touch()
 
 
 def _empty(plan: Plan) -> xr.Dataset:
@@ -77,9 +82,9 @@ def _empty(plan: Plan) -> xr.Dataset:
         coords=coords,
         attrs={
             "schema": SCHEMA,
-            "status": RUNNING,
+            "status": str(Ending.RUNNING),
             "kind": "sweep",
-            "experiment": plan.row.name,
+            "experiment": plan.experiment.name,
             "size": plan.size,
             "settings": json.dumps(facts["settings"]),
             "grid": json.dumps({name: facts[name] for name in ("grid", "zipped", "seeds")}),
@@ -93,32 +98,32 @@ def read_facts(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / "sweep.json").read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SaddlesError.about(f"{folder} came", "it holds no sweep.json", "give the folder of a sweep") from error
+        raise SaddlesError(f"{folder} holds no sweep.json. Give the folder of a sweep.") from error
     except (OSError, ValueError) as error:
-        raise SaddlesError.about(f"{folder / 'sweep.json'} cannot be read", "it must be JSON", "begin anew") from error
+        raise SaddlesError(f"{folder / 'sweep.json'} cannot be read as JSON. Start the sweep again.") from error
 
 
-def read_rows(folder: Path) -> dict[int, dict[str, Any]]:
+def read_rows(folder: Path) -> dict[int, CellRow]:
     """The latest whole line of each cell in cells.jsonl."""
     text = (folder / "cells.jsonl").read_bytes()
     lines = text[: text.rfind(b"\n") + 1].splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows: list[CellRow] = [json.loads(line) for line in lines]
     return {row["cell"]: row for row in rows}
 
 
 class Store:
     """The folder of a sweep, opened by the one process that writes it; use as a context manager."""
 
-    def __init__(self, folder: Path, row: Experiment | None = None) -> None:
+    def __init__(self, folder: Path, experiment: Experiment | None = None) -> None:
         self.folder = folder
         self.facts = read_facts(folder)
-        self.plan = read_plan(self.facts, row)
+        self.plan = read_plan(self.facts, experiment)
         self.cells: list[Cell] = self.plan.grid.cells()
-        self._lock: Any = None
+        self._lock: IO[str] | None = None
 
     def __enter__(self) -> "Store":
-        with _written(self.folder):
-            self._lock = _locked(self.folder)
+        with self._writing():
+            self._lock = hold(self.folder)
             _cut_torn_line(self.folder / "cells.jsonl")
             self.rows = read_rows(self.folder)
             self._arrays = Arrays(self.folder / "trajectory.zarr", self.plan.grid.axes)
@@ -126,6 +131,7 @@ class Store:
             self._done, self._seconds = np.full(shape, np.nan), np.full(shape, np.nan)
             for row in self.rows.values():
                 self._count(row)
+            # A crash may have come between a cell's line and its mark: all marks are written again.
             self._publish([self.cells[number] for number in self.rows] or self.cells[:1])
         return self
 
@@ -133,30 +139,39 @@ class Store:
         if self._lock is not None:
             self._lock.close()
 
+    def _writing(self) -> AbstractContextManager[None]:
+        return explained(
+            self.folder,
+            f"Finished cells are kept: make room, then resume with `saddles sweep --resume {self.folder}`",
+        )
+
     def unfinished(self, retry: bool = False) -> bool:
         """Whether anything is to be computed; only reads."""
         self.rows = read_rows(self.folder)
-        return bool(self.pending(retry)) or self.facts["status"] != FINISHED
+        return bool(self.pending(retry)) or not Status.parse(self.facts["status"]).ok
 
     def pending(self, retry: bool = False) -> list[Cell]:
-        """Cells that are to be computed: the missing ones, and the failed ones if asked for."""
-        skip = (FINISHED,) if retry else (FINISHED, FAILED)
-        return [cell for cell in self.cells if self.rows.get(cell.number, {}).get("status") not in skip]
+        """Cells that are to be computed: the missing ones, and with `retry` the failed ones."""
+        skip = {Ending.FINISHED} if retry else {Ending.FINISHED, Ending.FAILED}
+        return [cell for cell in self.cells if self._ending(cell.number) not in skip]
+
+    def _ending(self, number: int) -> str | None:
+        return self.rows[number]["status"] if number in self.rows else None
 
     def counts(self) -> dict[str, int]:
         """How many cells are finished, failed and missing."""
-        states = [row["status"] for row in self.rows.values()]
-        found = {name: states.count(name) for name in (FINISHED, FAILED)}
-        return found | {"missing": len(self.cells) - len(states)}
+        endings = [row["status"] for row in self.rows.values()]
+        known = {str(ending): endings.count(ending) for ending in (Ending.FINISHED, Ending.FAILED)}
+        return known | {"missing": len(self.cells) - len(endings)}
 
-    def commit(self, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    def commit(self, outcomes: Sequence[Outcome]) -> list[CellRow]:
         """Put cells on disk: arrays, then their lines, then the marks that readers look at; returns the lines."""
-        fresh = {o.number: o for o in outcomes if self.rows.get(o.number, {}).get("status") != FINISHED}
+        fresh = {o.number: o for o in outcomes if self._ending(o.number) != Ending.FINISHED}
         if not fresh:
             return []
-        with _written(self.folder):
+        with self._writing():
             packed = {self.cells[n].place: o.packed for n, o in fresh.items() if o.packed is not None}
-            misfits = self._arrays.write(packed, self._places_done)
+            misfits = self._arrays.write(packed, self._sizes_done)
             rows = [self._row(o, misfits.get(self.cells[n].place, "")) for n, o in fresh.items()]
             _append(self.folder / "cells.jsonl", rows)
             for row in rows:
@@ -165,39 +180,41 @@ class Store:
             self._publish([self.cells[row["cell"]] for row in rows])
         return rows
 
-    def close_with(self, status: str, seconds: float) -> None:
-        """Write down how it ended, or where it stands."""
-        self.facts |= {"status": status, **self.counts()}
+    def close_with(self, status: Status, seconds: float) -> None:
+        """Record how this pass over the cells ended."""
+        self.facts |= {"status": str(status), **self.counts()}
         self.facts["wall_time_s"] = round(self.facts["wall_time_s"] + seconds, 3)
-        with _written(self.folder):
-            self._arrays.describe({"status": status, "wall_time_s": self.facts["wall_time_s"]})
-            _write_json(self.folder / "sweep.json", self.facts)
+        with self._writing():
+            self._arrays.describe({"status": str(status), "wall_time_s": self.facts["wall_time_s"]})
+            write_json(self.folder / "sweep.json", self.facts, durable=True)
 
-    def _places_done(self) -> dict[Place, Sizes]:
-        return {self.cells[n].place: row["sizes"] for n, row in self.rows.items() if row["status"] == FINISHED}
+    def _sizes_done(self) -> dict[Place, Sizes]:
+        return {self.cells[n].place: r["sizes"] for n, r in self.rows.items() if r["status"] == Ending.FINISHED}
 
-    def _row(self, outcome: Outcome, misfit: str) -> dict[str, Any]:
-        cell = self.cells[outcome.number]
-        row: dict[str, Any] = {
+    def _row(self, outcome: Outcome, misfit: str) -> CellRow:
+        cell, error = self.cells[outcome.number], misfit or outcome.error
+        notes = {
+            "error": error,
+            "trajectory_status": "" if outcome.status == FINISHED else str(outcome.status),
+            "claims_not_judged": outcome.claims_error,
+            "computed_apart": outcome.shared_error,
+            "trace": outcome.trace,
+        }
+        return {
             "cell": cell.number,
-            "status": FAILED if outcome.error or misfit else FINISHED,
-            **({"error": misfit or outcome.error} if outcome.error or misfit else {}),
+            "status": str(Ending.FAILED if error else Ending.FINISHED),
             "changes": dict(cell.changes),
             "seed": cell.seed,
             "seconds": round(outcome.seconds, 6),
             "digest": outcome.digest,
             "sizes": outcome.packed.sizes if outcome.packed else {},
             "version": saddles.__version__,
-        }
-        if outcome.status not in ("", FINISHED):
-            row["trajectory_status"] = outcome.status
-        if outcome.apart:
-            row["computed_apart"] = outcome.apart
-        return row | ({"trace": outcome.trace} if outcome.trace else {})
+            **{name: text for name, text in notes.items() if text},
+        }  # type: ignore[return-value]  # the notes that are there are those of a CellRow
 
-    def _count(self, row: Mapping[str, Any]) -> None:
+    def _count(self, row: CellRow) -> None:
         place = self.cells[row["cell"]].place
-        self._done[place] = 1.0 if row["status"] == FINISHED else 0.0
+        self._done[place] = 1.0 if row["status"] == Ending.FINISHED else 0.0
         self._seconds[place] = row["seconds"]
 
     def _publish(self, cells: Sequence[Cell]) -> None:
@@ -206,7 +223,7 @@ class Store:
         self._arrays.mark(DONE, self._done, places)
 
 
-def _append(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _append(file: Path, rows: Sequence[CellRow]) -> None:
     """Add lines, all or none of them."""
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
     before = file.stat().st_size
@@ -225,42 +242,3 @@ def _cut_torn_line(file: Path) -> None:
     whole = text.rfind(b"\n") + 1
     if whole < len(text):
         os.truncate(file, whole)
-
-
-def _write_json(file: Path, facts: Mapping[str, Any]) -> None:
-    draft = file.with_name(f".{file.name}")
-    try:
-        draft.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        put_on_disk(draft)
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _locked(folder: Path) -> Any:
-    """Hold the folder for this process; the system lets go of it whatever way the process ends."""
-    handle = (folder / ".lock").open("w")
-    if fcntl is not None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            handle.close()
-            raise SaddlesError.about(
-                f"{folder} came", "another process is writing it", "wait for it, or stop it first"
-            ) from error
-        except OSError:
-            return handle  # a file system without locks
-    return handle
-
-
-@contextlib.contextmanager
-def _written(folder: Path, hint: str = "") -> Iterator[None]:
-    """Tell a full disk or a place that cannot be written in one sentence; what is committed stays."""
-    try:
-        yield
-    except OSError as error:
-        raise SaddlesError.about(
-            f"{folder} cannot be written ({error.strerror or error})",
-            "room and permission are needed" if hint else "room and permission are needed, and finished cells are kept",
-            hint or f"then go on with `saddles sweep --resume {folder}`",
-        ) from error

@@ -3,43 +3,54 @@
 The data lie on the device; batches are drawn without replacement, an epoch at a time, by (seed, epoch).
 """
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from saddles.errors import SaddlesError
-from saddles.training.stepping import generator_of
+from saddles.training.device import generator_of
 from saddles.transformers.images import Images
 from saddles.transformers.text import Text
 
 
 @runtime_checkable
 class Feed(Protocol):
-    """Batches and the loss on them."""
+    """Batches and the loss on them.
+
+    Drawing a batch is apart from the loss on it: the batch of a step depends on its number, and everything after that
+    has the same shapes and does the same work in every step.
+    """
 
     steps: int
     """Steps of an epoch."""
     size: int
     """Samples of a batch."""
 
-    def loss(self, model: Any, step: int, share: slice) -> Tensor:
-        """The mean loss on a part of the batch of a step."""
+    def batch(self, step: int, share: slice) -> tuple[Tensor, ...]:
+        """Inputs of a part of the batch of a step, on the device."""
         ...
 
-    def evaluate(self, model: Any) -> dict[str, float]:
-        """Loss (and accuracy) on what is not trained on."""
+    def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
+        """The mean loss on what `batch` gave."""
+        ...
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """`test_loss` and `test_accuracy` on what is not trained on."""
         ...
 
 
 class Shuffled:
     """Row numbers of the batch of each step; what does not fill a batch is left out of that epoch."""
 
-    def __init__(self, rows: int, batch: int, seed: int, device: Any) -> None:
-        if batch < 1 or rows < 1:
-            raise SaddlesError.about(f"batch={batch} of {rows} samples came", "both are at least 1", "try batch=128")
+    def __init__(self, rows: int, batch: int, seed: int, device: torch.device | str) -> None:
+        if batch < 1:
+            raise SaddlesError.must_be("batch", "at least 1", batch)
+        if rows < 1:
+            raise SaddlesError("There is nothing to train on: the training set is empty.")
         self.rows, self.batch, self.seed, self.device = rows, min(batch, rows), seed, device
         self.steps = self.rows // self.batch
         self._epoch, self._order = -1, torch.empty(0)
@@ -56,7 +67,7 @@ class Shuffled:
 class ImageFeed:
     """Images, shifted by up to `pad` pixels and mirrored, normalised by mean and spread of the training set."""
 
-    def __init__(self, images: Images, batch: int, seed: int, device: Any, pad: int = 4) -> None:
+    def __init__(self, images: Images, batch: int, seed: int, device: torch.device | str, pad: int = 4) -> None:
         self.train = torch.as_tensor(images.train, device=device).permute(0, 3, 1, 2).contiguous()
         self.labels = torch.as_tensor(images.train_labels, device=device, dtype=torch.long)
         self.test = torch.as_tensor(images.test, device=device).permute(0, 3, 1, 2).contiguous()
@@ -92,57 +103,69 @@ class ImageFeed:
         which = torch.arange(count, device=self.device)[:, None, None]
         return padded.permute(0, 2, 3, 1)[which, down[:, :, None], along[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
-    def loss(self, model: Any, step: int, share: slice) -> Tensor:
-        """Cross-entropy on a part of the batch."""
-        pictures, labels = self.batch(step, share)
+    def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
+        """Cross-entropy."""
+        pictures, labels = batch
         return functional.cross_entropy(model(pictures), labels)
 
-    def evaluate(self, model: Any) -> dict[str, float]:
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Cross-entropy and accuracy on the test set."""
-        loss = torch.zeros((), device=self.device, dtype=torch.float64)
-        right = torch.zeros((), device=self.device, dtype=torch.long)
-        size = self._rows.batch
-        for at in range(0, len(self.test), size):
-            logits = model(self._normal(self.test[at : at + size])).float()
-            labels = self.test_labels[at : at + size]
-            loss += functional.cross_entropy(logits, labels, reduction="sum").double()
-            right += (logits.argmax(-1) == labels).sum()
-        return {"test_loss": float(loss) / len(self.test), "test_accuracy": float(right) / len(self.test)}
+        parts = zip(self.test.split(self.size), self.test_labels.split(self.size), strict=True)
+        return tested(model, ((self._normal(pictures), labels) for pictures, labels in parts))
 
 
 class TextFeed:
     """Blocks of tokens; the loss is that of the next token."""
 
-    def __init__(self, text: Text, length: int, batch: int, seed: int, device: Any, valid: int = 200) -> None:
+    def __init__(
+        self, text: Text, length: int, batch: int, seed: int, device: torch.device | str, valid: int = 200
+    ) -> None:
         cut = text.blocks(length)
         self.train = torch.as_tensor(cut.train, device=device)
         self.valid = torch.as_tensor(cut.valid[:valid], device=device)
         self._rows = Shuffled(len(self.train), batch, seed, device)
         self.steps, self.size = self._rows.steps, self._rows.batch
 
-    def loss(self, model: Any, step: int, share: slice) -> Tensor:
-        """Cross-entropy of the next token on a part of the batch."""
-        return _next_token(model, self.train[self._rows(step)[share]])
+    def batch(self, step: int, share: slice = slice(None)) -> tuple[Tensor]:
+        """Blocks of a part of a step's batch."""
+        return (self.train[self._rows(step)[share]],)
 
-    def evaluate(self, model: Any) -> dict[str, float]:
+    def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
+        """Cross-entropy of the next token."""
+        (tokens,) = batch
+        logits = model(input_ids=tokens).logits[:, :-1]
+        return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), tokens[:, 1:].reshape(-1))
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Cross-entropy of the next token on validation text."""
-        size = self._rows.batch
-        parts = [self.valid[at : at + size] for at in range(0, len(self.valid), size)]
-        total = sum(float(_next_token(model, part)) * len(part) for part in parts)
+        total = sum(float(self.loss(model, part)) * len(part) for part in self.valid.split(self.size))
         return {"test_loss": total / len(self.valid), "test_accuracy": float("nan")}
 
 
+def tested(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Mean cross-entropy and accuracy of a classifier; the device is waited for once, at the end."""
+    losses, hits, count = [], [], 0
+    for pictures, labels in batches:
+        logits = model(pictures).float()
+        losses.append(functional.cross_entropy(logits, labels, reduction="sum").double())
+        hits.append((logits.argmax(-1) == labels).sum())
+        count += len(labels)
+    return {
+        "test_loss": float(torch.stack(losses).sum()) / count,
+        "test_accuracy": float(torch.stack(hits).sum()) / count,
+    }
+
+
 def colours(pictures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of pixel/255 by channel, from counts of the 256 levels, in little memory."""
+    """Mean and standard deviation of pixel/255 by channel.
+
+    From counts of the 256 levels: all pixels as floats would take eight times the memory of the images.
+    """
     levels = np.arange(256) / 255.0
     counts = np.zeros((pictures.shape[-1], 256))
     for part in np.array_split(pictures, 1 + len(pictures) // 1000):
         counts += [np.bincount(part[..., channel].ravel(), minlength=256) for channel in range(len(counts))]
+    # A channel that is the same everywhere would be divided by 0; its spread is taken as 1e-6 of the range.
     shares = counts / counts.sum(1, keepdims=True)
     mean = shares @ levels
-    return mean, np.sqrt(np.maximum(shares @ levels**2 - mean**2, 1e-12))
-
-
-def _next_token(model: Any, tokens: Tensor) -> Tensor:
-    logits = model(input_ids=tokens).logits[:, :-1]
-    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), tokens[:, 1:].reshape(-1))
+    return mean, np.sqrt(np.maximum(shares @ levels**2 - mean**2, 1e-6**2))

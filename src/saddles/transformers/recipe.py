@@ -1,8 +1,11 @@
-"""How a model is trained: optimiser, schedule, batch, length."""
+"""How a model is trained: optimiser, schedule, length."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+import torch
+from torch import nn
 
 from saddles.errors import SaddlesError
 
@@ -16,7 +19,7 @@ class Recipe:
         rate: the highest learning rate.
         steps: how many.
         warm_up: steps of linear growth from 0.
-        decay: "cosine" (one cycle to 0) or "linear" (to 0), from the end of the warm-up.
+        decay: "cosine" (half a cycle, to 0) or "linear" (to 0), from the end of the warm-up.
         accumulate: parts that a batch is split into, to save memory; the gradient is the same.
     """
 
@@ -28,16 +31,16 @@ class Recipe:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        if self.optimiser not in ("adam", "sgd"):
-            raise SaddlesError.about(f"optimiser={self.optimiser!r} came", "adam and sgd are known", "use one of them")
-        if self.decay not in ("cosine", "linear"):
-            raise SaddlesError.about(f"decay={self.decay!r} came", "cosine and linear are known", "use one of them")
-        if self.rate <= 0 or self.steps < 1 or not 0 <= self.warm_up <= self.steps or self.accumulate < 1:
-            raise SaddlesError.about(
-                f"rate={self.rate}, steps={self.steps}, warm_up={self.warm_up}, accumulate={self.accumulate} came",
-                "the rate is positive, and a warm-up is no longer than the run",
-                "check the numbers",
-            )
+        for name, right, what in (
+            ("optimiser", self.optimiser in ("adam", "sgd"), "'adam' or 'sgd'"),
+            ("decay", self.decay in ("cosine", "linear"), "'cosine' or 'linear'"),
+            ("rate", self.rate > 0, "positive"),
+            ("steps", self.steps >= 1, "at least 1"),
+            ("warm_up", 0 <= self.warm_up <= self.steps, f"between 0 and steps={self.steps}"),
+            ("accumulate", self.accumulate >= 1, "at least 1"),
+        ):
+            if not right:
+                raise SaddlesError.must_be(name, what, getattr(self, name))
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -46,10 +49,8 @@ class Recipe:
         done = (step - self.warm_up) / max(self.steps - self.warm_up, 1)
         return self.rate * (0.5 * (1 + math.cos(math.pi * done)) if self.decay == "cosine" else 1 - done)
 
-    def build(self, parameters: Any, fused: bool) -> Any:
-        """The optimiser."""
-        import torch
-
+    def build(self, parameters: Iterable[nn.Parameter], fused: bool) -> torch.optim.Optimizer:
+        """The optimiser; `fused` updates all weights in one kernel, on a GPU."""
         if self.optimiser == "adam":
             return torch.optim.Adam(parameters, lr=self.rate, fused=fused)
         return torch.optim.SGD(parameters, lr=self.rate)

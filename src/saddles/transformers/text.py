@@ -1,23 +1,21 @@
 """Text to train on, as tokens of the GPT-2 vocabulary or as bytes.
 
-Nothing is downloaded unless a data set is asked for by name (`hf:NAME`).
+Nothing is downloaded unless a data set is named with `hf:`.
 """
 
 import gzip
 import lzma
-import os
 import re
-import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from saddles.errors import MissingDataError, SaddlesError
-from saddles.transformers.images import hub_set
+from saddles.transformers.sources import HOW, data_folder, load_hub, read
 
-HOW = "set SADDLES_DATA or --data to the folder that holds it, or give the path of a text file"
+INSTEAD = "give the path of a text file"
 
 END = 50_256
 """GPT-2's end-of-text token."""
@@ -38,10 +36,11 @@ class Text:
         def cut(tokens: np.ndarray) -> np.ndarray:
             rows = len(tokens) // length
             if not rows:
-                raise SaddlesError.about(
-                    f"{self.name} has {len(tokens)} tokens in a part",
-                    f"blocks of {length} are cut",
-                    "use shorter blocks",
+                raise SaddlesError.must_be(
+                    "length",
+                    f"at most {len(tokens)}, the tokens of a part of {self.name}",
+                    length,
+                    "Use shorter blocks",
                 )
             return tokens[: rows * length].reshape(rows, length)
 
@@ -52,14 +51,14 @@ def load_text(source: str, *, units: str = "bpe", seed: int = 0, most: int | Non
     """Find text.
 
     Args:
-        source: "wikitext2", "shakespeare", "enwik8" (in the data folder), "made" (written here), a text file (its
+        source: "wikitext2", "shakespeare", "enwik8" (in the data folder), "made" (synthetic), a text file (its
             last tenth validates), or "hf:NAME" for a data set of the hub with a column `text`, which downloads it.
         units: "bpe" for the 50,257 tokens of GPT-2 (its two files in the data folder), "bytes" for 256.
-        seed: of made text.
-        most: bytes that are used of each part; None uses all.
+        seed: of synthetic text.
+        most: bytes to use of each part; None uses all.
     """
     if units not in ("bpe", "bytes"):
-        raise SaddlesError.about(f"units={units!r} came", "bpe and bytes are known", "use one of them")
+        raise SaddlesError.must_be("units", "'bpe' or 'bytes'", units)
     encode = _encoder() if units == "bpe" else _as_bytes
     train, valid = (encode(part[:most]) for part in _parts(source, seed))
     return Text(source, train, valid, END + 1 if units == "bpe" else 256)
@@ -71,10 +70,7 @@ def _parts(source: str, seed: int) -> tuple[bytes, bytes]:
     if source.startswith("hf:"):
         return _hub(source.removeprefix("hf:"))
     if source in ("wikitext2", "shakespeare", "enwik8"):
-        place = os.environ.get("SADDLES_DATA")
-        if not place:
-            raise MissingDataError.about(f"no folder for {source} was given", "SADDLES_DATA names it", HOW)
-        folder = Path(place)
+        folder = data_folder(source, INSTEAD)
         if source == "wikitext2":
             return _open(folder / "wikitext2_train.txt.gz"), _open(folder / "wikitext2_valid.txt.gz")
         whole = _open(folder / ("tinyshakespeare.txt" if source == "shakespeare" else "enwik8.xz"))
@@ -83,7 +79,7 @@ def _parts(source: str, seed: int) -> tuple[bytes, bytes]:
         return _tenth(whole)
     if Path(source).is_file():
         return _tenth(_open(Path(source)))
-    raise MissingDataError.about(f"the text {source!r} came", "there is no such data set or file", HOW)
+    raise MissingDataError(f"There is no data set or text file {source!r}. {HOW}, or {INSTEAD}.")
 
 
 def _tenth(whole: bytes) -> tuple[bytes, bytes]:
@@ -92,36 +88,31 @@ def _tenth(whole: bytes) -> tuple[bytes, bytes]:
 
 
 def _open(file: Path) -> bytes:
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
-    try:
-        with openers.get(file.suffix, open)(file, "rb") as stream:
+    def opened() -> bytes:
+        with {".gz": gzip.open, ".xz": lzma.open}.get(file.suffix, open)(file, "rb") as stream:
             return stream.read()
-    except FileNotFoundError as error:
-        raise MissingDataError.about(f"no {file.name} was found", "it is the data set", HOW) from error
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise SaddlesError.about(
-            f"{file.name} cannot be read ({error})", "a whole file is needed", "fetch it again"
-        ) from error
+
+    return read(file, opened, INSTEAD)
 
 
 def _as_bytes(text: bytes) -> np.ndarray:
     return np.frombuffer(text, np.uint8).astype(np.int64)
 
 
-def _encoder() -> Any:
-    place = os.environ.get("SADDLES_DATA")
-    files = [Path(place or ".") / name for name in ("gpt2_vocab.json", "gpt2_merges.txt")]
-    if not place or not all(file.exists() for file in files):
-        raise MissingDataError.about(
-            "no GPT-2 vocabulary was found",
-            "gpt2_vocab.json and gpt2_merges.txt are needed",
-            "put them into SADDLES_DATA",
+def _encoder() -> Callable[[bytes], np.ndarray]:
+    folder = data_folder("the GPT-2 vocabulary (gpt2_vocab.json and gpt2_merges.txt)", "use units='bytes'")
+    files = [folder / name for name in ("gpt2_vocab.json", "gpt2_merges.txt")]
+    if not all(file.exists() for file in files):
+        raise MissingDataError(
+            f"The GPT-2 vocabulary (gpt2_vocab.json and gpt2_merges.txt) was not found in {folder}. {HOW}, "
+            "or use units='bytes'."
         )
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer(*(str(file) for file in files))
 
     def encode(text: bytes) -> np.ndarray:
+        # Pieces of 1,000 lines are encoded in parallel; at a border only a token of several line ends can be cut.
         lines = re.findall(r"[^\n]*\n|[^\n]+", text.decode("utf-8", errors="replace"))
         pieces = ["".join(lines[at : at + 1000]) for at in range(0, len(lines), 1000)]
         return np.concatenate([np.asarray(one.ids, dtype=np.int64) for one in tokenizer.encode_batch(pieces)])
@@ -144,17 +135,6 @@ def made(seed: int = 0, words: int = 12_000) -> str:
 
 
 def _hub(name: str) -> tuple[bytes, bytes]:
-    try:
-        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError as error:
-        raise SaddlesError.about(f"hf:{name} came", "the package datasets loads it", "pip install datasets") from error
-    path, _, part = name.partition(":")
-    found = hub_set(load_dataset, path, *([part] if part else []))
-    if not {"train", "validation"} <= set(found) or "text" not in found["train"].column_names:
-        raise SaddlesError.about(
-            f"hf:{name} has the parts {', '.join(found)}",
-            "train and validation with a column text are needed",
-            "use another",
-        )
-    train, valid = ("".join(found[split]["text"]).encode() for split in ("train", "validation"))
-    return train, valid
+    path, _, configuration = name.partition(":")
+    train, valid, (text,) = load_hub(path, (("text",),), ("validation",), configuration)
+    return "".join(train[text]).encode(), "".join(valid[text]).encode()

@@ -1,67 +1,41 @@
-"""Train a model, watch its heads, and be able to stop anywhere."""
+"""Train a model and record its heads on the way; a run may be stopped anywhere and resumed exactly."""
 
 import contextlib
 import math
 import os
 import shutil
-import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor, nn
 
-from saddles.core.trajectory import DIVERGED, FINISHED
+from saddles.core.status import Status
 from saddles.errors import SaddlesError
-from saddles.probe.recording.recorder import Recorder, watch
-from saddles.runtime.progress import bar
-from saddles.training.stepping import fitting, patient, within_memory, write_checkpoint
-from saddles.transformers import processes
+from saddles.probe.recording.recorder import watch
+from saddles.training import processes
+from saddles.training.checkpoint import Checkpoint, History, Row
+from saddles.training.device import mixed_precision, within_memory
+from saddles.training.loop import STORE_EVERY, Loop
 from saddles.transformers.feed import Feed
 from saddles.transformers.recipe import Recipe
 
-NAMES = ("train_loss", "test_loss", "test_accuracy", "rate")
-
-
-@dataclass
-class _State:
-    """Everything a run needs to go on, besides the recording."""
-
-    model: Any
-    optimiser: Any
-    step: int = 0
-    rows: dict[int, list[float]] = field(default_factory=dict)
-    sums: Any = None
-    since: int = 0
-
-    def store(self, file: Path) -> None:
-        """Write it, all or nothing."""
-        parts = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "sums": self.sums}
-        write_checkpoint(parts | {"step": self.step, "rows": self.rows, "since": self.since}, file)
-
-    def restore(self, file: Path, device: Any) -> None:
-        """Take up what was stored."""
-        with fitting(file):
-            stored = torch.load(file, map_location=device, weights_only=True)
-            self.model.load_state_dict(stored["model"])
-            self.optimiser.load_state_dict(stored["optimiser"])
-            self.step, self.rows = stored["step"], stored["rows"]
-            self.sums, self.since = stored["sums"].to(device), stored["since"]
+TESTED = ("test_loss", "test_accuracy")
 
 
 def train(
-    model: Any,
+    model: nn.Module,
     feed: Feed,
     recipe: Recipe,
     *,
     every: int,
     evaluate_every: int | None = None,
     folder: str | os.PathLike[str] | None = None,
-    store_every: float = 60.0,
+    store_every: float = STORE_EVERY,
     compiled: bool | None = None,
     title: str = "training",
 ) -> xr.DataTree:
@@ -72,149 +46,126 @@ def train(
         feed: what each step sees.
         every: steps from one measurement to the next.
         evaluate_every: steps from one test to the next, a multiple of `every`; None tests at every measurement.
-        folder: holds the checkpoint and the recording; what is there already is gone on with.
+        folder: holds the checkpoint and the recording; a run that is there already is resumed.
         store_every: seconds from one checkpoint to the next; checkpoints are written at measurements.
         compiled: None compiles on a GPU only.
+        title: of the progress bar.
 
-    Under a launcher such as torchrun every process takes its share of each batch, and only the first one's result
-    holds anything. A loss that is not a number stops the run; what was seen until then is kept, and the status says so.
-    The first Ctrl-C is held back until the step is whole and stored.
+    Under a launcher such as torchrun every process takes its share of each batch, and only the first one returns a
+    result that is not empty. A loss that is not a number stops the run; what was measured until then is kept, and the
+    status says so. The first Ctrl-C is deferred until the step is whole and stored.
     """
     processes.join()
     _check(feed, recipe, every, evaluate_every)
     device = next(model.parameters()).device
     gpu = device.type == "cuda"
-    state = _State(model, recipe.build(model.parameters(), gpu), sums=torch.zeros((), device=device))
-    file, recording = _places(Path(folder) if folder is not None else None)
-    if file is not None and file.exists():
-        state.restore(file, device)
-    elif recording is not None and processes.rank() == 0:
-        shutil.rmtree(recording, ignore_errors=True)  # begun, but killed before the first checkpoint
+    optimiser = recipe.build(model.parameters(), gpu)
+    file, recording = _places(folder)
+    # `accumulate` may change, for instance where memory ran out: the gradient is the same.
+    run = f"{replace(recipe, accumulate=1)}, batch={feed.size}"
+    checkpoint = Checkpoint(file, {"model": model, "optimiser": optimiser}, run)
+    history = checkpoint.restore(device)
+    if recording is not None and history.step == 0 and processes.rank() == 0:
+        shutil.rmtree(recording, ignore_errors=True)  # killed before the first checkpoint
     runner = torch.compile(model) if (gpu if compiled is None else compiled) else model
-    loop = _Loop(state, processes.shared(runner), runner, feed, recipe, every, evaluate_every or every, gpu)
+    assert isinstance(runner, nn.Module)
+    stepper = _Stepper(runner, processes.shared(runner), feed, recipe, optimiser, device, evaluate_every or every)
     with (
         within_memory(f"split batches with accumulate={2 * recipe.accumulate}, or lower batch"),
-        _unhurried(),
-        watch(model, every, out=recording, step=state.step) as run,
+        _without_warnings_of_waiting(),
+        watch(model, every, out=recording, step=history.step) as recorder,
     ):
-        status = loop.go(run, file, store_every, title)
-    return _joined(run, loop, status)
+
+        def step(number: int) -> Tensor:
+            loss = stepper.step(number)
+            recorder.step(number + 1)
+            return loss
+
+        measured = {*range(every, recipe.steps, every), recipe.steps}
+        loop = Loop(recipe.steps, step, stepper.observe, measured, checkpoint, store_every, recorder.flush, title=title)
+        status = loop.run(history)
+    return xr.DataTree() if processes.rank() else _with_curves(recorder.result, history, feed, recipe, status)
 
 
-def _places(folder: Path | None) -> tuple[Path | None, Path | None]:
+def _places(folder: str | os.PathLike[str] | None) -> tuple[Path | None, Path | None]:
     if folder is None:
         return None, None
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / "checkpoint.pt", folder / "recording"
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder) / "checkpoint.pt", Path(folder) / "recording"
 
 
 def _check(feed: Feed, recipe: Recipe, every: int, evaluate_every: int | None) -> None:
     parts = recipe.accumulate * processes.count()
     if feed.size % parts:
-        raise SaddlesError.about(
-            f"batches of {feed.size} for {processes.count()} processes and accumulate={recipe.accumulate} came",
-            "parts of a batch have one size, or the mean over them is not that of the batch",
-            f"use a batch that is a multiple of {parts}",
+        # Parts of different sizes would weigh their samples differently, and the gradient would be another one.
+        raise SaddlesError.must_be(
+            "batch",
+            f"a multiple of {parts} (accumulate={recipe.accumulate}, {processes.count()} processes)",
+            feed.size,
         )
-    if every < 1 or (evaluate_every or every) % every:
-        raise SaddlesError.about(
-            f"every={every}, evaluate_every={evaluate_every} came", "tests fall on measurements", "use a multiple"
-        )
+    if every < 1:
+        raise SaddlesError.must_be("every", "at least 1", every)
+    if evaluate_every is not None and (evaluate_every < 1 or evaluate_every % every):
+        raise SaddlesError.must_be("evaluate_every", f"a multiple of every={every}", evaluate_every)
 
 
-@dataclass
-class _Loop:
-    state: _State
-    shared: Any
-    plain: Any
+@dataclass(frozen=True, eq=False)
+class _Stepper:
+    """Takes steps and tests the model."""
+
+    model: nn.Module
+    shared: nn.Module
+    """The model, averaging gradients where there are several processes."""
     feed: Feed
     recipe: Recipe
-    every: int
+    optimiser: torch.optim.Optimizer
+    device: torch.device
     evaluate_every: int
-    gpu: bool
 
-    def go(self, run: Recorder, file: Path | None, store_every: float, title: str) -> str:
-        """Step until the end; returns the status."""
-        state, stored = self.state, time.monotonic()
-        with bar(title, self.recipe.steps) as progress, patient() as asked:
-            progress.reach(state.step)
-            while state.step < self.recipe.steps:
-                self._step()
-                run.step(state.step)
-                if state.step % self.every == 0 or state.step == self.recipe.steps:
-                    if not self._look():
-                        return f"{DIVERGED} at step {state.step}: the loss is not a number; try a smaller rate"
-                    progress.reach(state.step)
-                    if time.monotonic() - stored > store_every:
-                        self._store(run, file)
-                        stored = time.monotonic()
-                if asked:
-                    if processes.count() == 1:  # the others may be at another step
-                        self._store(run, file)
-                    raise KeyboardInterrupt
-        self._store(run, file)
-        return FINISHED
-
-    def _store(self, run: Recorder, file: Path | None) -> None:
-        if file is None or processes.rank():
-            return
-        run.flush()
-        self.state.store(file)
-
-    def _step(self) -> None:
-        state = self.state
-        for group in state.optimiser.param_groups:
-            group["lr"] = self.recipe.rate_at(state.step)
-        state.optimiser.zero_grad(set_to_none=True)
-        parts = self.recipe.accumulate
+    def step(self, number: int) -> Tensor:
+        """Update the model once; returns the mean loss of this process' share of the batch."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.recipe.rate_at(number)
+        self.optimiser.zero_grad(set_to_none=True)
+        total, parts = torch.zeros((), device=self.device), self.recipe.accumulate
         for part in range(parts):
-            share = slice(processes.rank() * parts + part, None, processes.count() * parts)
-            with contextlib.nullcontext() if part == parts - 1 else processes.quiet(self.shared):
-                with self._precision():
-                    loss = self.feed.loss(self.shared, state.step, share) / parts
+            last = part == parts - 1
+            with contextlib.nullcontext() if last else processes.without_exchange(self.shared):
+                batch = self.feed.batch(number, processes.share(part, parts))
+                with mixed_precision(self.device):
+                    loss = self.feed.loss(self.shared, *batch) / parts
                 loss.backward()
-            state.sums += loss.detach()
-        state.optimiser.step()
-        state.step, state.since = state.step + 1, state.since + 1
+            total += loss.detach()
+        self.optimiser.step()
+        return total
 
-    def _look(self) -> bool:
-        """Write a row; False where the loss is not a number."""
-        state = self.state
-        mean = processes.averaged(state.sums) / max(state.since, 1)
-        tested = {"test_loss": math.nan, "test_accuracy": math.nan}
-        if math.isfinite(mean) and (state.step % self.evaluate_every == 0 or state.step == self.recipe.steps):
-            self.plain.eval()
-            with torch.no_grad(), self._precision():
-                tested = self.feed.evaluate(self.plain)
-            self.plain.train()
-        rate = self.recipe.rate_at(state.step - 1)
-        state.rows[state.step] = [mean, tested["test_loss"], tested["test_accuracy"], rate]
-        state.sums.zero_()
-        state.since = 0
-        return math.isfinite(mean)
-
-    def _precision(self) -> Any:
-        return torch.autocast("cuda", torch.bfloat16) if self.gpu else contextlib.nullcontext()
+    def observe(self, steps: int) -> Row:
+        """Test the model, if it is time to."""
+        if steps % self.evaluate_every and steps != self.recipe.steps:
+            return {}
+        self.model.eval()
+        with torch.no_grad(), mixed_precision(self.device):
+            tested = self.feed.evaluate(self.model)
+        self.model.train()
+        return tested
 
 
-def _joined(run: Recorder, loop: _Loop, status: str) -> xr.DataTree:
-    if processes.rank() != 0:
-        return xr.DataTree()
-    tree = run.result
+def _with_curves(tree: xr.DataTree, history: History, feed: Feed, recipe: Recipe, status: Status) -> xr.DataTree:
+    """The recording with loss, test results and learning rate at its steps."""
     heads = tree["heads"].to_dataset()
     steps = heads["step"].values
-    rows = np.array([loop.state.rows.get(int(step), [math.nan] * len(NAMES)) for step in steps])
-    rows = rows.reshape(len(steps), len(NAMES))
-    heads = heads.assign({name: ("time", rows[:, i]) for i, name in enumerate(NAMES)})
-    heads = heads.assign_coords(epoch=("time", steps / loop.feed.steps))
-    heads.attrs["status"] = status
+    curves = {"train_loss": [history.losses.get(int(step), [math.nan])[0] for step in steps]}
+    curves |= {name: [history.rows.get(int(step), {}).get(name, math.nan) for step in steps] for name in TESTED}
+    curves["rate"] = [recipe.rate_at(int(step) - 1) for step in steps]
+    heads = heads.assign({name: ("time", np.array(values, dtype=float)) for name, values in curves.items()})
+    heads = heads.assign_coords(epoch=("time", steps / feed.steps))
+    heads.attrs["status"] = tree.attrs["status"] = str(status)
     tree["heads"] = xr.DataTree(heads)
-    tree.attrs["status"] = status
     return tree
 
 
 @contextlib.contextmanager
-def _unhurried() -> Iterator[None]:
+def _without_warnings_of_waiting() -> Iterator[None]:
     """No warning where training waits for measurements (how long is in `waited_s`, and small models always do)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "training waits for measurements")

@@ -1,10 +1,11 @@
-"""A vision transformer whose heads may be wider than width / heads, as the paper's are (512 wide, 8 heads of 128).
+"""A vision transformer whose heads may be wider than width / heads, as the paper's are (width 512, 8 heads of 128).
 
-Neither transformers nor timm lets the head's width be chosen apart, so this is a module of our own: the pre-norm
-ViT of Dosovitskiy et al. with a class token and learned positions. Names and shapes of the attention are those of timm,
-so the probe finds its heads as it finds timm's.
+Neither transformers nor timm lets the width of a head be chosen separately, so this is a module of our own: the
+pre-norm ViT of Dosovitskiy et al. with a class token and learned positions. Names and shapes of the attention are those
+of timm, so the probe finds its heads as it finds timm's.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saddles.errors import SaddlesError
+from saddles.transformers.text import END
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class ViTShape:
     Args:
         side, patch, channels: the image and its patches, in pixels.
         width: of the embedding.
-        layers, heads, head_width, hidden: blocks, heads a block, width of a head, width of the feed-forward part.
+        layers, heads, head_width, hidden: blocks, heads per block, width of a head, width of the feed-forward part.
         classes: outputs.
     """
 
@@ -38,11 +40,7 @@ class ViTShape:
 
     def __post_init__(self) -> None:
         if self.side % self.patch:
-            raise SaddlesError.about(
-                f"patches of {self.patch} for images of {self.side} pixels came",
-                "the side is a multiple of the patch",
-                "try 4",
-            )
+            raise SaddlesError.must_be("patch", f"a divisor of side={self.side}", self.patch)
 
 
 class Attention(nn.Module):
@@ -88,6 +86,7 @@ class ViT(nn.Module):
         tokens = (shape.side // shape.patch) ** 2
         self.patch_embed = nn.Linear(shape.patch**2 * shape.channels, shape.width)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, shape.width))
+        # 0.02 is the usual spread of learned positions (Dosovitskiy et al., BERT).
         self.pos_embed = nn.Parameter(0.02 * torch.randn(1, tokens + 1, shape.width))
         self.blocks = nn.Sequential(*(Block(shape) for _ in range(shape.layers)))
         self.norm = nn.LayerNorm(shape.width)
@@ -113,15 +112,18 @@ def make_vit(shape: ViTShape, scale: float = 1.0, seed: int = 0) -> ViT:
     return model
 
 
-def make_gpt2(settings: dict[str, Any], scale: float = 1.0, seed: int = 0) -> nn.Module:
-    """GPT-2 of transformers from scratch, without dropout; `settings` go to its GPT2Config."""
+def make_gpt2(settings: Mapping[str, int], scale: float = 1.0, seed: int = 0) -> nn.Module:
+    """GPT-2 of transformers from scratch, without dropout.
+
+    Args:
+        settings: of its GPT2Config, such as n_layer.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    ends: dict[str, Any] = (
-        {} if settings.get("vocab_size", 50_257) > 50_256 else {"bos_token_id": None, "eos_token_id": None}
-    )
-    plain: dict[str, Any] = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "use_cache": False}
-    config = GPT2Config(**settings | plain | ends)
+    options: dict[str, Any] = {**settings, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "use_cache": False}
+    if options.get("vocab_size", END + 1) <= END:  # a smaller vocabulary has no end-of-text token
+        options |= {"bos_token_id": None, "eos_token_id": None}
+    config = GPT2Config(**options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = GPT2LMHeadModel(config)
@@ -132,7 +134,7 @@ def make_gpt2(settings: dict[str, Any], scale: float = 1.0, seed: int = 0) -> nn
 def scale_weights(model: nn.Module, scale: float, keep: tuple[str, ...]) -> None:
     """Multiply all weights and biases but those of normalisations and of modules named in `keep`."""
     if scale <= 0:
-        raise SaddlesError.about(f"an init scale of {scale} came", "it is positive", "1 is the default")
+        raise SaddlesError.must_be("scale", "positive", scale)
     normal = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
     with torch.no_grad():
         for name, weight in model.named_parameters():

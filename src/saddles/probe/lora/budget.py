@@ -1,10 +1,17 @@
-"""Ranks for a budget of parameters: the allocation that captures the most energy, proved best.
+"""Ranks for a budget of parameters: the allocation that captures the most energy, with a proof that it does.
 
 One more rank of module i costs inputs + outputs parameters and gains its next σ². Gains fall within a module, so
 modules of one cost merge into one falling list, and an allocation is how many entries to take from each list:
-a knapsack with as many kinds as there are different costs (GPT-2 has three, Llama two or three). Taking entries
-by gain for each parameter is best if parts of an entry could be bought, which bounds every allocation from above;
-branch and bound over the lists, from that solution outwards, closes the gap.
+a knapsack with as many kinds of item as there are different costs (GPT-2 has three, Llama two or three). Taking
+entries in the order of gain per parameter would be best if parts of an entry could be bought, which bounds every
+allocation from above; branch and bound over the lists, from that relaxed solution outwards, closes the gap.
+
+SciPy's `milp` was tried on the same problem, one binary variable per singular value. On spectra like those of
+GPT-2 (48 modules) it took 17 to 19 s against 0.01 s, and at the largest budget it stopped 2e-7 of the energy below
+the best, because its tolerance on the objective is absolute; on 224 modules like Llama 7B's it found nothing in two
+minutes against 0.1 to 0.3 s. Given only the entries that reduced costs leave open, it took 0.01 to 31 s, and once
+found nothing. It is better where many modules have a cost of their own (200 different costs: 1 to 12 s and proved,
+against 5 s and a stated gap of up to 8e-5), which real models do not have.
 """
 
 from collections.abc import Sequence
@@ -13,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NODES = 20_000
-"""Allocations looked at before the best so far is returned with its stated gap."""
+"""Branches that are visited before the best so far is returned with its stated gap: under a second for few costs."""
 
 ROUNDING = 1e-12
 """Differences of captured energy below this share of it are rounding."""
@@ -21,7 +28,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Allocation:
-    """Ranks, in the order of the modules, and by how much of all energy they may fall short of the best possible."""
+    """Ranks, in the order of the modules, and the share of all energy by which they may fall short of the best."""
 
     ranks: tuple[int, ...]
     gap: float
@@ -33,7 +40,7 @@ def allocate(gains: Sequence[np.ndarray], costs: Sequence[int], budget: int) -> 
     Args:
         gains: for each module its squared singular values, falling; zeros are never bought.
         costs: for each module the parameters of one rank.
-        budget: parameters in all.
+        budget: total number of parameters.
     """
     lists = {cost: _merged(gains, costs, cost) for cost in sorted(set(costs), reverse=True)}
     search = _Search(list(lists), [values for values, _ in lists.values()])
@@ -47,7 +54,7 @@ def allocate(gains: Sequence[np.ndarray], costs: Sequence[int], budget: int) -> 
 
 
 def _merged(gains: Sequence[np.ndarray], costs: Sequence[int], cost: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gains of all modules of one cost, falling, and whose each is."""
+    """Gains of all modules of one cost, falling, and the module that each belongs to."""
     mine = [i for i, other in enumerate(costs) if other == cost]
     values = np.concatenate([gains[i] for i in mine])
     owners = np.concatenate([np.full(len(gains[i]), i) for i in mine])
@@ -57,7 +64,14 @@ def _merged(gains: Sequence[np.ndarray], costs: Sequence[int], cost: int) -> tup
 
 
 class _Search:
-    """Branch and bound over how many entries of each list are bought, the dearest list first."""
+    """Branch and bound over how many entries of each list are bought, the most expensive list first.
+
+    That order leaves the cheapest list for last, where the remaining budget is spent without a choice.
+
+    Attributes:
+        best, counts: the largest gain so far, and how many entries of each list give it.
+        above: what no allocation can exceed.
+    """
 
     def __init__(self, costs: list[int], lists: list[np.ndarray]) -> None:
         self.costs, self.lists = costs, lists
@@ -66,7 +80,7 @@ class _Search:
         self.best, self.counts, self.nodes, self.above = -1.0, [0] * len(lists), 0, 0.0
 
     def _tail(self, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Spending and gain when the lists from `first` on are bought in order of gain for each parameter."""
+        """Spending and gain when the lists from `first` on are bought in the order of gain per parameter."""
         prices = np.concatenate(
             [np.full(len(v), c) for c, v in zip(self.costs[first:], self.lists[first:], strict=True)]
         )
@@ -75,19 +89,19 @@ class _Search:
         return np.concatenate([[0.0], np.cumsum(prices[order])]), np.concatenate([[0.0], np.cumsum(values[order])])
 
     def _bound(self, first: int, budget: float) -> float:
-        """What the lists from `first` on can gain at most, parts of an entry allowed."""
-        if first == len(self.lists):
-            return 0.0
+        """What the lists from `first` on can gain at most, if parts of an entry may be bought."""
         return float(np.interp(budget, *self.tails[first]))
 
     def run(self, budget: int) -> list[int]:
+        """How many entries of each list to buy."""
         self.above = self._bound(0, budget)
-        self._go(0, budget, 0.0, [])
-        if self.nodes < NODES:
+        self._branch(0, budget, 0.0, [])
+        if self.nodes < NODES:  # every branch was visited or excluded by its bound
             self.above = self.best
         return self.counts
 
-    def _go(self, first: int, budget: int, gained: float, taken: list[int]) -> None:
+    def _branch(self, first: int, budget: int, gained: float, taken: list[int]) -> None:
+        """Try the counts of list `first`, the most promising ones first."""
         self.nodes += 1
         most = min(len(self.lists[first]), budget // self.costs[first])
         if first == len(self.lists) - 1:
@@ -100,11 +114,14 @@ class _Search:
             for count in counts:
                 mine, rest = gained + float(self.sums[first][count]), budget - count * self.costs[first]
                 if mine + self._bound(first + 1, rest) <= self.best * (1 + ROUNDING) or self.nodes >= NODES:
-                    break  # the bound falls on both sides of the relaxed solution
-                self._go(first + 1, rest, mine, [*taken, count])
+                    break  # the bound is concave in the count: all further ones on this side are worse
+                self._branch(first + 1, rest, mine, [*taken, count])
 
     def _relaxed(self, first: int, budget: int, most: int) -> int:
-        """The count that is best if parts of the later lists' entries could be bought; the bound is concave in it."""
+        """The count that is best if parts of the later lists' entries may be bought.
+
+        Bisection on the sign of the next step, which changes once because the bound is concave in the count.
+        """
         low, high = 0, most
         while low < high:
             middle = (low + high) // 2

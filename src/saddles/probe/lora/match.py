@@ -1,13 +1,13 @@
 """Which tensors of two models belong together, which of them LoRA can carry, and why not the others.
 
-What a module is (Linear, Conv1D, Embedding) is read off the live model, or off the model that config.json
-describes, built without memory; a file without a config falls back to shapes and names. Names are brought to
-those of the model that PEFT will be given, with or without the prefix of its body.
+What a module is (Linear, Conv1D, Embedding) is read from the live model, or from the model that config.json
+describes, built without memory; for a file without a config, shapes and names decide. Names are converted to
+those of the model that PEFT will be given, with or without the prefix of its body (`transformer.` in GPT-2).
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from saddles.probe.weights.checkpoints import Weights
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 _EMBEDDING = re.compile(r"embed|wte|wpe|position|token_type|relative_attention_bias", re.I)
 _GPT2 = re.compile(r"(c_attn|c_proj|c_fc|q_attn)$")
+"""Modules of GPT-2 that are Conv1D, stored as (in, out)."""
 _TASKS = (
     ("ForCausalLM", "CAUSAL_LM"),
     ("LMHeadModel", "CAUSAL_LM"),
@@ -26,6 +27,7 @@ _TASKS = (
     ("ForQuestionAnswering", "QUESTION_ANS"),
     ("ForConditionalGeneration", "SEQ_2_SEQ_LM"),
 )
+"""How the name of an architecture ends -> PEFT's task type."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,18 @@ class Target:
 
     @property
     def inputs(self) -> int:
-        """Features that come in."""
+        """Number of input features."""
         return self.shape[0] if self.conv1d else self.shape[1]
 
     @property
     def outputs(self) -> int:
-        """Features that go out."""
+        """Number of output features."""
         return self.shape[1] if self.conv1d else self.shape[0]
 
 
 @dataclass(frozen=True)
 class Match:
-    """Targets, and the other tensors with the reason why LoRA does not carry their change."""
+    """Targets, the other tensors with the reason why LoRA does not carry their change, and PEFT's task type."""
 
     targets: tuple[Target, ...]
     others: tuple[tuple[Names, str], ...]
@@ -75,18 +77,27 @@ class Match:
 
 @dataclass(frozen=True)
 class _Skeleton:
-    """What the model's modules are: module -> kind; tied name -> where it lives; how names may begin."""
+    """What is known about the model besides its weights.
+
+    Attributes:
+        kinds: module -> linear, conv1d, embedding, norm, attention or other.
+        names: all its tensors.
+        tied: name of a tensor -> the name under which it is stored.
+        prefix: of its body, which files may leave out.
+        task: PEFT's task type.
+        guessed: from shapes and names alone.
+    """
 
     kinds: Mapping[str, str]
     names: frozenset[str]
     tied: Mapping[str, str]
     prefix: str = ""
     task: str | None = None
-    guessed: bool = field(default=False)
+    guessed: bool = False
 
 
 def match(base: Weights, tuned: Weights) -> Match:
-    """Pair the tensors of two models; refuses models that are not of one shape."""
+    """Pair the tensors of two models; models of different shapes are refused."""
     skeleton = _skeleton(base, tuned)
     homes = [_canonical(weights, skeleton) for weights in (base, tuned)]
     every = [
@@ -109,10 +120,8 @@ def match(base: Weights, tuned: Weights) -> Match:
     carried = {target.bias.model for target in targets if target.bias}
     others = [(names, reason) for names, reason in others if names.model not in carried]
     if not targets:
-        raise SaddlesError.about(
-            f"{base.place} and {tuned.place} share no linear module",
-            "a base and a model tuned from it are needed",
-            "check that both are the same architecture",
+        raise SaddlesError(
+            f"{base.place} and {tuned.place} share no linear module. Give a base and a model that was tuned from it."
         )
     return Match(tuple(targets), tuple(others), skeleton.task)
 
@@ -131,10 +140,9 @@ def _reason(names: Names, base: Weights, tuned: Weights, skeleton: _Skeleton) ->
     if last == "weight" and kind in ("linear", "conv1d") and len(shape) == 2:
         for weights, name in ((base, names.base), (tuned, names.tuned)):
             if weights.types[name] not in FLOATS:
-                raise SaddlesError.about(
-                    f"{name} of {weights.place} is stored as {weights.types[name]}",
-                    "float weights are needed",
-                    "give the models before quantisation",
+                raise SaddlesError(
+                    f"{name} of {weights.place} must be stored as floating-point numbers; it is {weights.types[name]}. "
+                    "Give the models before quantisation."
                 )
         return None, kind == "conv1d"
     words = {"embedding": "an embedding", "norm": "a normalisation", "attention": "inside torch's MultiheadAttention"}
@@ -153,15 +161,14 @@ def _check_shapes(base: Weights, tuned: Weights, every: list[Names]) -> None:
         if one != other:
             pairs.add((one[:1], other[:1]) if one[1:] == other[1:] else (one, other))
             if len(pairs) > 1 or one[1:] != other[1:]:
-                raise SaddlesError.about(
-                    f"{names.model} is {one} in {base.place} and {other} in {tuned.place}",
-                    "both models must have one shape (only the vocabulary may differ)",
-                    "is the base the one that was tuned?",
+                raise SaddlesError(
+                    f"{names.model} is {one} in {base.place} and {other} in {tuned.place}. Both models must have the "
+                    "same shapes (only the vocabulary may differ): is the base the model that was tuned?"
                 )
 
 
 def _canonical(weights: Weights, skeleton: _Skeleton) -> dict[str, str]:
-    """Name in the model -> name in the file, with the body's prefix put before or taken off where that fits."""
+    """Name in the model -> name in the file, with the body's prefix added or removed where that fits better."""
     prefix = f"{skeleton.prefix}." if skeleton.prefix else ""
     same = {name: name for name in weights.shapes}
     if skeleton.guessed or not prefix:
@@ -182,21 +189,21 @@ def _skeleton(base: Weights, tuned: Weights) -> _Skeleton:
     return _guess(tuned)
 
 
-def _empty_model(config: Mapping[str, Any]) -> torch.nn.Module | None:
+def _empty_model(config: Mapping[str, object]) -> torch.nn.Module | None:
     """The model that a config.json describes, without memory; None where transformers does not know it."""
-    names = config.get("architectures") or []
-    if not names or "model_type" not in config:
+    name = _architecture(config)
+    if not name or "model_type" not in config:
         return None
     import transformers
 
-    kind = getattr(transformers, str(names[0]), None)
+    kind = getattr(transformers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
         return None
     try:
-        settings = transformers.AutoConfig.for_model(**config)
+        settings = transformers.AutoConfig.for_model(**dict[str, Any](config))
         with torch.device("meta"):
             return kind(settings)
-    except Exception:  # whatever a config does to its model's constructor, shapes and names still tell
+    except Exception:  # a config may do anything to its model's constructor; shapes and names are left
         return None
 
 
@@ -204,7 +211,7 @@ def _of_model(model: torch.nn.Module) -> _Skeleton:
     modules = dict(model.named_modules())
     kinds = {name: _kind(module) for name, module in modules.items()}
     for name, kind in list(kinds.items()):
-        if kind == "attention":
+        if kind == "attention":  # its parts are called by torch, not as modules: PEFT cannot replace them
             kinds |= {inner: "attention" for inner in kinds if inner.startswith(f"{name}.")}
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
@@ -212,7 +219,7 @@ def _of_model(model: torch.nn.Module) -> _Skeleton:
         if id(parameter) in first:
             tied[name] = first[id(parameter)]
         first.setdefault(id(parameter), name)
-    known = getattr(model, "all_tied_weights_keys", None)
+    known = getattr(model, "all_tied_weights_keys", None)  # on the meta device tied parameters are not one object
     if isinstance(known, Mapping):
         tied |= {str(name): str(home) for name, home in known.items() if str(name) not in tied}
     return _Skeleton(
@@ -254,14 +261,18 @@ def _guess(weights: Weights) -> _Skeleton:
             kinds[module] = "conv1d" if stored_in_out and _GPT2.search(module) else "linear"
         elif len(shape) == 1:
             kinds[module] = "norm"
-    names = weights.config.get("architectures") or [""]
-    return _Skeleton(kinds, frozenset(weights.shapes), {}, task=_task(str(names[0])), guessed=True)
+    return _Skeleton(kinds, frozenset(weights.shapes), {}, task=_task(_architecture(weights.config)), guessed=True)
+
+
+def _architecture(config: Mapping[str, object]) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _task(name: str) -> str | None:
     return next((task for ending, task in _TASKS if name.endswith(ending)), None)
 
 
-def _natural(name: str) -> list[tuple[int, Any]]:
+def _natural(name: str) -> list[tuple[bool, int, str]]:
     """Sort layer 2 before layer 10."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in name.split(".")]
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in name.split(".")]

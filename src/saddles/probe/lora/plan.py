@@ -1,6 +1,6 @@
 """Which LoRA rank each module of a fine-tuned model needs: `lora_plan(base, tuned, energy=0.9)`.
 
-The rank comes from the module's own ΔW (the rank of a head's product is another number). LoRA carries the matrices
+The rank is that of the module's own ΔW (the rank of a head's product is another number). LoRA carries the matrices
 of Linear and Conv1D modules, and their biases with PEFT's `lora_bias`; what it cannot carry is listed with its norm.
 """
 
@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,18 @@ from saddles.probe.lora.budget import allocate
 from saddles.probe.lora.match import Match, Names, Target, match
 from saddles.probe.weights.checkpoints import Source, Weights, open_weights
 from saddles.probe.weights.weight_change import Delta, delta, effort, resolution, singular_values
+from saddles.runtime.files import explained, refuse_existing, write_text
 from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
     import pandas as pd
+    from peft import LoraConfig
+
+ENERGY = 0.9
+"""Share of each module's change that is kept where nothing else is chosen."""
+
+ROUNDING = 1e-14
+"""Sums of squares that reach a share to within this much of it reach it: a share such as 13/15 is not a float."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,12 @@ class ModuleRank:
 
     Attributes:
         module: its name in the model.
-        inputs, outputs: its features.
+        inputs, outputs: its numbers of features.
         conv1d: its matrix is stored as (in, out).
         rank: of the adapter; 0 leaves the module out.
         norm: ‖ΔW‖_F.
         error: ‖ΔW − its best approximation of that rank‖_F.
-        largest, next: σ₁, and the largest singular value left out: for an input x the module's output is wrong
+        largest, next: σ₁, and the largest singular value left out: for an input x the module's output differs
             by at most next·‖x‖.
         bias: ‖Δbias‖, carried exactly where the rank is not 0.
     """
@@ -73,12 +82,12 @@ class LoraPlan:
     """Ranks by module, and what LoRA leaves out.
 
     Attributes:
-        asked: `energy=0.9` or `budget=1000000`.
-        base, tuned: where the models came from.
-        modules: one row a module.
+        asked: what decides the ranks, `energy=0.9` or `budget=1000000`.
+        base, tuned: where the models are.
+        modules: one row per module.
         left_out: changed tensors that LoRA does not carry.
         task: PEFT's task type, where the architecture tells it.
-        gap: share of energy by which a budget's ranks may fall short of the best; 0 where proved best.
+        gap: share of energy by which a budget's ranks may fall short of the best; 0 where they are proved best.
     """
 
     asked: str
@@ -127,7 +136,7 @@ class LoraPlan:
         return (_root(lost) / self.norm) ** 2
 
     def table(self) -> "pd.DataFrame":
-        """One row a module: rank, energy, error, parameters; the last row is the total of all modules."""
+        """One row per module: rank, energy, error, parameters; the last row is the total of all modules."""
         import pandas as pd
 
         rows = [
@@ -145,12 +154,11 @@ class LoraPlan:
         return pd.DataFrame(rows).set_index("module")
 
     def settings(self) -> dict[str, Any]:
-        """What `LoraConfig` takes: exact names, ranks by pattern, alpha equal to the rank so that the scale is 1."""
+        """Arguments of `LoraConfig`: exact names, ranks by pattern, alpha equal to the rank so that the scale is 1."""
         if not self.carried:
-            raise SaddlesError.about(
-                f"the plan {self.asked} gives every module rank 0", "one rank at least is needed", "raise the budget"
-            )
+            raise SaddlesError(f"The plan ({self.asked}) gives every module rank 0. Raise the budget.")
         usual = Counter(row.rank for row in self.carried).most_common(1)[0][0]
+        # PEFT puts (.*\.)? before a pattern and $ behind it; the anchor keeps it from matching longer names.
         other = {f"^{re.escape(row.module)}": row.rank for row in self.carried if row.rank != usual}
         return {
             "r": usual,
@@ -163,8 +171,8 @@ class LoraPlan:
             "task_type": self.task,
         }
 
-    def to_lora_config(self, **changes: Any) -> Any:
-        """A ready `peft.LoraConfig`; `changes` go to it as they are, `lora_dropout=0.05` for instance."""
+    def to_lora_config(self, **changes: Any) -> "LoraConfig":
+        """A ready `peft.LoraConfig`; `changes` are further arguments of it, for instance `lora_dropout=0.05`."""
         from peft import LoraConfig
 
         return LoraConfig(**self.settings() | changes)
@@ -189,9 +197,7 @@ class LoraPlan:
             left = tuple(LeftOut(**row) for row in facts["left_out"])
             return cls(facts["asked"], facts["base"], facts["tuned"], rows, left, facts["task"], facts["gap"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SaddlesError.about(
-                f"the plan could not be read ({error})", "JSON of `saddles lora plan` is needed", "make it again"
-            ) from error
+            raise SaddlesError(f"The plan cannot be read ({error}). Make it again with `saddles lora plan`.") from error
 
 
 def lora_plan(base: Source, tuned: Source, energy: float | None = None, budget: int | None = None) -> LoraPlan:
@@ -199,12 +205,12 @@ def lora_plan(base: Source, tuned: Source, energy: float | None = None, budget: 
 
     Args:
         base, tuned: live models, Hugging Face folders, or .safetensors or torch files.
-        energy: each module gets the smallest rank that captures this share of its ‖ΔW‖²_F; 0.9 if nothing is said.
-            1 keeps every singular value that is told from zero.
-        budget: parameters in all; the ranks that capture the most energy within it.
+        energy: each module gets the smallest rank that captures this share of its ‖ΔW‖²_F; default 0.9. 1 keeps
+            every singular value that can be distinguished from zero.
+        budget: total number of parameters; the ranks are those that capture the most energy within it.
 
     Raises:
-        SaddlesError: models of different shape, nothing changed, quantised weights, damaged files.
+        SaddlesError: models of different shapes, nothing changed, quantised weights, damaged files.
     """
     _check(energy, budget)
     early, late = open_weights(base), open_weights(tuned)
@@ -214,10 +220,9 @@ def lora_plan(base: Source, tuned: Source, energy: float | None = None, budget: 
     left = (*_left_out(pairs, early, late), *lost)
     if not any(one[0] for one in values):
         others = f"; {len(left)} other tensors changed ({left[0].name})" if left else ""
-        raise SaddlesError.about(
-            f"no linear module of {late.place} differs from {early.place}{others}",
-            "an adapter needs a change to carry",
-            "is the tuned model the one that was trained, and saved after training?",
+        raise SaddlesError(
+            f"No linear module of {late.place} differs from {early.place}{others}. Give the tuned model as it was "
+            "saved after training."
         )
     ranks, asked, gap = _ranks(pairs, values, biases, energy, budget)
     modules = tuple(
@@ -229,21 +234,21 @@ def lora_plan(base: Source, tuned: Source, energy: float | None = None, budget: 
 
 def _check(energy: float | None, budget: int | None) -> None:
     if energy is not None and budget is not None:
-        raise SaddlesError.about("energy and budget came", "one of them decides", "leave one out")
+        raise SaddlesError("Give either `energy` or `budget`, not both.")
     if energy is not None and not 0 < energy <= 1:
-        raise SaddlesError.about(f"energy={energy} came", "a share above 0 and up to 1 is needed", "0.9 is usual")
+        raise SaddlesError.must_be("energy", "above 0 and at most 1", energy)
     if budget is not None and budget < 1:
-        raise SaddlesError.about(f"budget={budget} came", "a number of parameters is needed", "try 1000000")
+        raise SaddlesError.must_be("budget", "a positive number of parameters", budget)
 
 
 def _spectra(pairs: Match, early: Weights, late: Weights) -> list[np.ndarray]:
     work = [effort(target.shape) for target in pairs.targets]
-    found = []
+    spectra = []
     with bar("singular values of ΔW, by module", sum(work)) as progress:
         for target, amount in zip(pairs.targets, work, strict=True):
-            found.append(singular_values(change_of(target, early, late)))
+            spectra.append(singular_values(change_of(target, early, late)))
             progress.advance(amount)
-    return found
+    return spectra
 
 
 def change_of(target: Target, early: Weights, late: Weights) -> Delta:
@@ -253,7 +258,7 @@ def change_of(target: Target, early: Weights, late: Weights) -> Delta:
 
 
 def _biases(pairs: Match, early: Weights, late: Weights) -> tuple[list[float], tuple[LeftOut, ...]]:
-    """‖Δbias‖ by module; left out where a module has none, since PEFT could then not merge the adapter."""
+    """‖Δbias‖ by module; all are left out where some module has none, because PEFT could not merge such an adapter."""
     norms = [_change_norm(target.bias, early, late) if target.bias else 0.0 for target in pairs.targets]
     if all(target.bias for target in pairs.targets):
         return norms, ()
@@ -297,28 +302,25 @@ def _ranks(
     pairs: Match, values: list[np.ndarray], biases: list[float], energy: float | None, budget: int | None
 ) -> tuple[list[int], str, float]:
     if budget is None:
-        share = 0.9 if energy is None else energy
+        share = ENERGY if energy is None else energy
         return [rank_of(one, share) for one in values], f"energy={share:g}", 0.0
     costs = [target.inputs + target.outputs for target in pairs.targets]
     left = budget - (sum(target.outputs for target in pairs.targets) if any(biases) else 0)
-    found = allocate([np.where(one > resolution(one), one, 0.0) ** 2 for one in values], costs, max(left, 0))
-    if not any(found.ranks):
-        raise SaddlesError.about(
-            f"budget={budget} came",
-            f"one rank of the smallest module takes {min(costs) + budget - left} parameters",
-            "raise the budget",
-        )
-    return list(found.ranks), f"budget={budget}", found.gap
+    best = allocate([np.where(one > resolution(one), one, 0.0) ** 2 for one in values], costs, max(left, 0))
+    if not any(best.ranks):
+        least = min(costs) + budget - left
+        raise SaddlesError.must_be("budget", f"at least {least}, what one rank of the smallest module takes", budget)
+    return list(best.ranks), f"budget={budget}", best.gap
 
 
 def rank_of(values: np.ndarray, share: float) -> int:
-    """The smallest rank whose energy reaches a share of all; at share 1, how many values are told from zero."""
+    """The smallest rank whose energy reaches a share of all; at share 1, how many values differ from zero."""
     squares = np.where(values > resolution(values), values, 0.0) ** 2
-    told = int(np.count_nonzero(squares))
-    if share >= 1 or not told:
-        return told
+    nonzero = int(np.count_nonzero(squares))
+    if share >= 1 or not nonzero:
+        return nonzero
     kept = np.cumsum(squares)
-    return min(int(np.searchsorted(kept, share * kept[-1] * (1 - 1e-14))) + 1, told)
+    return min(int(np.searchsorted(kept, share * kept[-1] * (1 - ROUNDING))) + 1, nonzero)
 
 
 def _row(target: Target, rank: int, values: np.ndarray, bias: float) -> ModuleRank:
@@ -330,26 +332,17 @@ def _row(target: Target, rank: int, values: np.ndarray, bias: float) -> ModuleRa
     )  # fmt: skip
 
 
-def _root(values: Any) -> float:
-    return float(np.linalg.norm(np.asarray(values, dtype=float)))
+def _root(values: Iterable[float]) -> float:
+    """Square root of the sum of squares."""
+    return float(np.linalg.norm(np.fromiter(values, dtype=float)))
 
 
 def write_plan(plan: LoraPlan, file: str | os.PathLike[str]) -> Path:
     """Write a plan as JSON to a file that does not exist yet."""
     target = Path(file)
-    if target.exists():
-        raise SaddlesError.about(f"{target} exists already", "nothing is overwritten", "choose another file")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}")
-        draft.write_text(plan.to_json() + "\n", "utf-8")
-        os.replace(draft, target)
-    except OSError as error:
-        raise SaddlesError.about(
-            f"{target} cannot be written ({error.strerror})",
-            "a place with write permission is needed",
-            "choose another",
-        ) from error
+    refuse_existing(target)
+    with explained(target):
+        write_text(target, plan.to_json() + "\n")
     return target
 
 
@@ -358,13 +351,11 @@ def read_plan(file: str | os.PathLike[str]) -> LoraPlan:
     try:
         return LoraPlan.from_json(Path(file).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise SaddlesError.about(
-            f"{file} could not be read", "a plan's JSON file is needed", "make one with `saddles lora plan --out`"
-        ) from error
+        raise SaddlesError(f"{file} cannot be read. Make a plan with `saddles lora plan --out`.") from error
 
 
 def adapter_folder(tuned: str | os.PathLike[str]) -> Path:
-    """Where an adapter goes if nothing is said: runs/lora/TUNED, or the first such name that is free."""
+    """The default folder of an adapter: runs/lora/TUNED, or the first such name that is free."""
     name = Path(tuned).resolve().name.split(".")[0] or "adapter"
     first = Path("runs") / "lora" / name
     names = (first if k == 1 else first.with_name(f"{name}-{k}") for k in itertools.count(1))

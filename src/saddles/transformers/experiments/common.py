@@ -43,7 +43,7 @@ Prepare = Callable[[float, int], Setup]
 
 def run_all(name: str, settings: dict[str, Any], context: Context, prepare: Prepare) -> Trajectory:
     """Train once for every scale and seed; finished runs are parts, the one at work has a checkpoint."""
-    from saddles.transformers import processes
+    from saddles.training import processes
 
     began = time.perf_counter()
     processes.join()
@@ -66,7 +66,7 @@ def run_all(name: str, settings: dict[str, Any], context: Context, prepare: Prep
 def _run_one(
     settings: dict[str, Any], prepare: Prepare, scale: float, seed: int, folder: Path | None, title: str
 ) -> Trajectory:
-    from saddles.transformers import processes
+    from saddles.training import processes
     from saddles.transformers.training import train
 
     setup = prepare(scale, seed)
@@ -146,9 +146,9 @@ def recipe_for(settings: dict[str, Any], optimiser: str, decay: str, steps_per_e
 
 def prepare_images(settings: dict[str, Any], optimiser: str) -> Prepare:
     """A ViT on images that fit into memory."""
+    from saddles.training.processes import device
     from saddles.transformers.feed import ImageFeed
     from saddles.transformers.images import load_images
-    from saddles.transformers.processes import device
     from saddles.transformers.vit import ViTShape, make_vit
 
     images = load_images(settings["source"]).first(settings["train"] or None, settings["test"] or None)

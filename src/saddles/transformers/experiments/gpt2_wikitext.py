@@ -18,8 +18,8 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 
 
 def _prepare(settings: dict[str, Any]) -> Prepare:
+    from saddles.training.processes import device
     from saddles.transformers.feed import TextFeed
-    from saddles.transformers.processes import device
     from saddles.transformers.text import load_text
     from saddles.transformers.vit import make_gpt2
 

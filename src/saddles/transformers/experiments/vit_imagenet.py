@@ -30,8 +30,8 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 
 
 def _prepare(settings: dict[str, Any]) -> Prepare:
+    from saddles.training.processes import device
     from saddles.transformers.files import FileFeed, load_pictures
-    from saddles.transformers.processes import device
     from saddles.transformers.vit import ViTShape, make_vit
 
     sets = load_pictures(settings["source"])

@@ -15,7 +15,7 @@ import yaml
 
 from saddles.core.experiment import find
 from saddles.sweeps.api import read_sweep
-from saddles.sweeps.plan import asked_for
+from saddles.sweeps.plan import plan_from_words
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 SBATCH = RECIPES / "slurm" / "sweep.sbatch"
@@ -149,7 +149,7 @@ def test_the_commands_of_the_documents_exist():
     words = pods()["saddles-sweep"]["containers"][0]["command"]
     assert words[:2] == ["saddles", "sweep"]
     grids = [words[k + 1] for k, word in enumerate(words) if word == "--grid"]
-    plan = asked_for(words[2], grids, False, None, None, {}, None)
+    plan = plan_from_words(words[2], grids, False, None, None, {}, None)
     assert plan is not None
     assert len(plan.grid.cells()) == 100
     assert find(words[2]).name == "linear/figure-1"

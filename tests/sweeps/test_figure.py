@@ -39,7 +39,7 @@ def test_axes_can_be_chosen_and_missing_cells_are_grey():
     mesh = drawing.axes[0].collections[0]
     assert drawing.axes[0].get_xlabel() == "rate"
     assert np.ma.getmaskarray(mesh.get_array()).tolist() == [[False, False], [True, False]]
-    with pytest.raises(SaddlesError, match="there are rate, width, seed"):
+    with pytest.raises(SaddlesError, match="Did you mean 'rate'"):
         over_grid(whole, "rte")
 
 

@@ -37,7 +37,7 @@ def outcomes(store, cells=None):
 
 
 def single(store, cell):
-    return ROW.load().run(store.plan.cell_settings(cell), Context(cell.seed, "tiny"))
+    return ROW.run(store.plan.cell_settings(cell), Context(cell.seed, "tiny"))
 
 
 def test_every_cell_is_what_run_gives(tmp_path):
@@ -265,14 +265,14 @@ def _is_lines(handle):
 
 
 def test_two_processes_do_not_write_one_store(tmp_path):
-    with begun(tmp_path / "s", {"rate": [1.0]}), pytest.raises(SaddlesError, match="another process is writing"):
+    with begun(tmp_path / "s", {"rate": [1.0]}), pytest.raises(SaddlesError, match="Another process is writing"):
         Store(tmp_path / "s", ROW).__enter__()
 
 
 def test_what_exists_is_refused_and_left_alone(tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "thesis.tex").write_text("years of work")
-    with pytest.raises(SaddlesError, match="never overwrites"):
+    with pytest.raises(SaddlesError, match="already exists"):
         begun(tmp_path / "s", {"rate": [1.0]})
     assert [p.name for p in (tmp_path / "s").iterdir()] == ["thesis.tex"]
     (tmp_path / "empty").mkdir()

@@ -1,9 +1,10 @@
 """Whole sweeps in one process: what is computed, recorded, resumed and refused."""
 
 import errno
-import importlib
+import inspect
 import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,11 @@ from saddles import cli
 from saddles.core import experiment
 from saddles.core.experiment import Size
 from saddles.core.run import run_experiment
+from saddles.core.status import Ending, Status
 from saddles.errors import SaddlesError
+from saddles.report.sweep import summary
 from saddles.runtime.progress import Bar
-from saddles.sweeps import scheduler as drive
+from saddles.sweeps import scheduler
 from saddles.sweeps.api import read_sweep, sweep
 from saddles.sweeps.store import Store
 
@@ -48,11 +51,32 @@ def command(monkeypatch, capsys):
     return call
 
 
-def test_the_package_is_the_function():
+def test_sweep_is_a_plain_function_whatever_was_imported():
+    program = (
+        "import saddles, inspect\nassert inspect.isfunction(saddles.sweep)\nprint(inspect.signature(saddles.sweep))"
+    )
+    again = "import saddles.sweeps.api, saddles.sweeps.grid\nprint(inspect.signature(saddles.sweep))"
+    done = subprocess.run([sys.executable, "-c", f"{program}\n{again}"], capture_output=True, text=True, check=True)
+    before, after = done.stdout.splitlines()
+    assert before == after
+    assert list(inspect.signature(saddles.sweep).parameters)[:3] == ["experiment", "grid", "seeds"]
     made = saddles.sweep("toy/grid", {"rate": np.array([1.0, 2.0])}, out="s", on="serial")
     assert made.trajectory["rate"].values.tolist() == [1, 2]
-    importlib.import_module("saddles.sweeps.grid")
-    assert saddles.sweep("toy/grid", {"rate": [1.0]}, out="t", on="serial").missing == 0
+
+
+@pytest.mark.parametrize("place", ["__main__", "<locals>"])
+def test_an_experiment_of_a_notebook_is_refused_by_worker_processes(monkeypatch, place):
+    def run(settings, context):
+        return ROW.run(settings, context)
+
+    if place == "__main__":
+        run.__qualname__, run.__module__ = "run", "__main__"
+        monkeypatch.setattr(sys.modules["__main__"], "run", run, raising=False)
+    own = replace(ROW, run=run)
+    with pytest.raises(SaddlesError, match=r"cannot import toy/grid.*serial"):
+        sweep(own, {"rate": [1.0]}, out="s")
+    assert not Path("s").exists()
+    assert sweep(own, {"rate": [1.0]}, out="s", on="serial").missing == 0
 
 
 def test_a_cell_is_what_run_computes():
@@ -89,11 +113,11 @@ def test_failed_cells_are_recorded_and_retried_on_request(log, monkeypatch):
 
 
 def test_progress_is_told_where_no_bar_is_shown(monkeypatch):
-    monkeypatch.setattr(drive, "TOLD_SECONDS", 0.0)
-    monkeypatch.setattr(drive, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(scheduler, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(scheduler, "COMMIT_SECONDS", 0.0)
     said = []
     sweep(ROW, {"trouble": ["error", "none"]}, seeds=2, out="s", on="serial", say=said.append)
-    assert re.fullmatch(r"4 of 4 cells, 2 failed, [\d.e+]+/s, ends in 0 min", said[-1])
+    assert re.fullmatch(r"4 of 4 cells, 2 failed, [\d.e+]+/s, 0 min left", said[-1])
 
 
 def test_the_bar_tells_failures():
@@ -103,28 +127,28 @@ def test_the_bar_tells_failures():
     assert re.fullmatch(r"[\d.e+]+/s, 3 failed", shown._rate())
 
 
-def test_claims_that_cannot_be_judged_leave_the_numbers(monkeypatch):
-    monkeypatch.setattr(grid_experiment, "claims", lambda trajectory, size: 1 / 0)
-    made = sweep(ROW, {"rate": [1.0]}, out="s", on="serial")
+def test_claims_that_cannot_be_judged_leave_the_numbers():
+    made = sweep(replace(ROW, claims=lambda trajectory, size: 1 / 0), {"rate": [1.0]}, out="s", on="serial")
     assert made.failed == []
-    assert made.rows[0]["trajectory_status"].startswith("claims not judged: ZeroDivisionError")
+    assert made.rows[0]["claims_not_judged"].startswith("ZeroDivisionError")
+    assert any("claims not judged: ZeroDivisionError" in line for line in summary(made))
     assert made.trajectory["value"].notnull().all()
 
 
-def test_an_interrupted_sweep_goes_on(log, monkeypatch):
-    real, calls = grid_experiment.run, []
+def test_an_interrupted_sweep_is_resumed(log, monkeypatch):
+    calls = []
 
     def run(settings, context):
         calls.append(settings)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(settings, context)
+        return ROW.run(settings, context)
 
-    monkeypatch.setattr(grid_experiment, "run", run)
+    monkeypatch.setattr(experiment, "_own", {ROW.name: replace(ROW, run=run)})
     with pytest.raises(KeyboardInterrupt):
-        sweep(ROW, GRID, out="s", on="serial")
+        sweep(ROW.name, GRID, out="s", on="serial")
     assert read_sweep("s").missing == 2
-    assert read_sweep("s").facts["status"] == "stopped: interrupted"
+    assert read_sweep("s").status == Status(Ending.INTERRUPTED)
     done = sweep(resume="s", on="serial")
     assert (len(calls), done.missing, done.facts["status"]) == (5, 0, "finished")
     reference = sweep(ROW, GRID, out="t", on="serial")
@@ -141,7 +165,7 @@ def interrupted():
 def test_another_version_is_refused_unless_told(monkeypatch):
     interrupted()
     monkeypatch.setattr(saddles, "__version__", "99.0")
-    with pytest.raises(SaddlesError, match=r"begun with saddles 0.*this is saddles 99\.0.*--accept-changes"):
+    with pytest.raises(SaddlesError, match=r"started with saddles 0.*this is saddles 99\.0.*--accept-changes"):
         sweep(resume="s", on="serial")
     made = sweep(resume="s", on="serial", accept_changes=True)
     assert [made.rows[k]["version"] == "99.0" for k in (0, 1)] == [False, True]
@@ -149,9 +173,9 @@ def test_another_version_is_refused_unless_told(monkeypatch):
 
 def test_other_settings_are_refused_unless_told(monkeypatch):
     interrupted()
-    changed = replace(ROW, sizes={"tiny": Size(1, {**ROW.sizes["tiny"].settings, "points": 7})})
+    changed = replace(ROW, sizes={"tiny": Size(1, replace(ROW.sizes["tiny"].settings, points=7))})
     monkeypatch.setattr(experiment, "_own", {ROW.name: changed})
-    with pytest.raises(SaddlesError, match=r"points=4.*has 7 now"):
+    with pytest.raises(SaddlesError, match=r"points=4.*now has 7"):
         sweep(resume="s", on="serial")
     made = sweep(resume="s", on="serial", accept_changes=True)
     assert made.trajectory.sizes["time"] == 4, "the old settings are kept"
@@ -159,41 +183,41 @@ def test_other_settings_are_refused_unless_told(monkeypatch):
 
 def test_another_grid_for_the_same_folder_is_refused():
     interrupted()
-    with pytest.raises(SaddlesError, match=r"grid .*3\.0.* came, but s was begun with"):
+    with pytest.raises(SaddlesError, match=r"s was started with grid .*got .*3\.0"):
         sweep(ROW, {"rate": [1.0, 3.0]}, resume="s", on="serial")
     assert sweep(ROW, {"rate": [1.0, 2.0]}, resume="s", on="serial").missing == 0
-    with pytest.raises(SaddlesError, match="never overwrites"):
+    with pytest.raises(SaddlesError, match="already exists"):
         sweep(ROW, {"rate": [1.0, 2.0]}, out="s", on="serial")
 
 
 def test_an_experiment_without_its_data_is_not_begun(monkeypatch):
     monkeypatch.setenv("SADDLES_DATA", "")
-    with pytest.raises(SaddlesError, match="no cifar10 was found"):
+    with pytest.raises(SaddlesError, match="cifar10 was not found"):
         sweep(replace(ROW, needs=("cifar10",)), {"rate": [1.0]}, out="s", on="serial")
     assert not Path("s").exists()
 
 
-def test_cells_of_one_program_go_together_and_keep_their_numbers(monkeypatch):
-    real, widths = grid_experiment.run, []
+def test_cells_of_one_program_go_together_and_keep_their_numbers():
+    widths = []
 
     def run_many(settings, contexts):
         widths.append(len(settings))
-        assert len({one["points"] for one in settings}) == 1
-        return [real(one, context) for one, context in zip(settings, contexts, strict=True)]
+        assert len({one.points for one in settings}) == 1
+        return [ROW.run(one, context) for one, context in zip(settings, contexts, strict=True)]
 
-    monkeypatch.setattr(grid_experiment, "run_many", run_many, raising=False)
-    grouped = sweep(replace(ROW, together=("rate", "seed")), GRID, seeds=3, out="s", on="serial")
+    grouped = sweep(replace(ROW, together=("rate", "seed"), run_many=run_many), GRID, seeds=3, out="s", on="serial")
     alone = sweep(ROW, GRID, seeds=3, out="t", on="serial")
     assert sorted(widths) == [6, 6]
     assert [grouped.rows[k]["digest"] for k in range(12)] == [alone.rows[k]["digest"] for k in range(12)]
 
 
-def test_an_error_in_a_shared_program_is_put_to_its_cell(monkeypatch):
+def test_an_error_in_a_shared_program_is_put_to_its_cell():
     def run_many(settings, contexts):
         raise RuntimeError("one of them")
 
-    monkeypatch.setattr(grid_experiment, "run_many", run_many, raising=False)
-    made = sweep(replace(ROW, together=("trouble",)), {"trouble": ["none", "error"]}, out="s", on="serial")
+    made = sweep(
+        replace(ROW, together=("trouble",), run_many=run_many), {"trouble": ["none", "error"]}, out="s", on="serial"
+    )
     assert [row["cell"] for row in made.failed] == [1]
     assert made.errors[0][0] == "RuntimeError: it broke here"
     assert not any("computed_apart" in row for row in made.rows.values())
@@ -222,17 +246,17 @@ def test_the_command_tells_and_exits(command):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["toy/grid", "--grid", "rte=1"], "did you mean 'rate'"),
-        (["toy/grid"], "an empty grid"),
-        (["toy/grid", "--grid", "rate=1", "--set", "rate=2"], "as a setting and in the grid"),
-        (["toy/grid", "--grid", "rate=1", "--set", "rte=2"], "did you mean 'rate'"),
+        (["toy/grid", "--grid", "rte=1"], "Did you mean 'rate'"),
+        (["toy/grid"], "grid is empty"),
+        (["toy/grid", "--grid", "rate=1", "--set", "rate=2"], "both as a setting and in the grid"),
+        (["toy/grid", "--grid", "rate=1", "--set", "rte=2"], "Did you mean 'rate'"),
         (["toy/grid", "--grid", "rate=1", "--on", "moon"], "tcp://HOST:8786"),
-        (["toy/grid", "--grid", "rate=1", "--workers", "0"], "at least one is needed"),
-        (["toy/grid", "--grid", "rate=1", "--size", "huge"], "toy/grid has tiny"),
-        (["toy/gird", "--grid", "rate=1"], "did you mean 'toy/grid'"),
-        ([], "neither LAB/NAME nor --resume"),
+        (["toy/grid", "--grid", "rate=1", "--workers", "0"], "at least 1"),
+        (["toy/grid", "--grid", "rate=1", "--size", "huge"], "one of tiny for toy/grid"),
+        (["toy/gird", "--grid", "rate=1"], "Did you mean 'toy/grid'"),
+        ([], "Give LAB/NAME"),
         (["--resume", "nowhere"], r"holds no sweep.json"),
-        (["--resume", "nowhere", "--grid", "rate=1"], "give --resume alone"),
+        (["--resume", "nowhere", "--grid", "rate=1"], "Give --resume alone"),
     ],
 )
 def test_bad_input_gets_a_sentence_and_code_2(command, words, told):
@@ -247,7 +271,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(command, monkeypatch):
     def run(settings, context):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grid_experiment, "run", run)
+    monkeypatch.setattr(experiment, "_own", {ROW.name: replace(ROW, run=run)})
     code, _, err = command("toy/grid", "--grid", "rate=1,2", "--out", "s", "--on", "serial")
     assert code == 130
     assert "saddles sweep --resume s --on serial" in err
