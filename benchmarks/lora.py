@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from saddles.probe.lora.plan import rank_of
-from saddles.probe.weights.weight_change import Delta, factors, misfit, singular_values
+from saddles.probe.weights.weight_change import WeightChange, factors, misfit, singular_values
 
 SHAPES = {"GPT-2 small c_attn": (768, 2304), "GPT-2 small c_fc": (768, 3072), "2048-wide MLP": (2048, 5504)}
 LARGE = {"Llama-7B q_proj": (4096, 4096)}
@@ -30,14 +30,14 @@ def spent(work: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - began, time.process_time() - used, result
 
 
-def change(shape: tuple[int, int]) -> tuple[Delta, torch.Tensor]:
+def change(shape: tuple[int, int]) -> tuple[WeightChange, torch.Tensor]:
     """A change with singular values falling as 1/i over noise, between float32 weights."""
     draw = torch.Generator().manual_seed(0)
     start = 0.02 * torch.randn(shape, generator=draw)
     count = min(shape) // 8
     left, right = (torch.randn(side, count, generator=draw) / side**0.5 for side in shape)
     now = start + 0.1 * (left / torch.arange(1, count + 1)) @ right.T + 1e-6 * torch.randn(shape, generator=draw)
-    return Delta("w", shape, lambda rows: now[rows], lambda rows: start[rows]), now - start
+    return WeightChange("w", shape, lambda rows: now[rows], lambda rows: start[rows]), now - start
 
 
 def plain(dense: torch.Tensor) -> tuple[int, float]:
@@ -48,7 +48,7 @@ def plain(dense: torch.Tensor) -> tuple[int, float]:
     return rank, float(torch.linalg.vector_norm((dense - best).double()))
 
 
-def ours(part: Delta) -> tuple[int, float]:
+def ours(part: WeightChange) -> tuple[int, float]:
     rank = rank_of(singular_values(part), ENERGY)
     return rank, misfit(part, *factors(part, rank))
 

@@ -62,13 +62,13 @@ def factored_against_dense(full: bool) -> None:
     import torch
 
     from saddles.probe.measuring import measure_heads
-    from saddles.probe.threads import calm_pool
+    from saddles.runtime.threads import torch_pool
 
     layout, now, start = prepared()
     share = LAYERS if full else 1
     times: dict[str, list[float]] = {"dense": [], "factored": []}
     spent: dict[str, list[float]] = {"dense": [], "factored": []}
-    with calm_pool(1) as pool:
+    with torch_pool(1) as pool:
         works = {
             "dense": lambda: pool.submit(dense, layout, now, start, share).result(),
             "factored": lambda: measure_heads(layout, now, start, pool.map)["singular_value"],
@@ -182,7 +182,7 @@ def recorder_overhead(full: bool) -> None:
     print(f"live recorder, GPT-2 small, batch {batch} × {tokens}, one measurement in 50 steps, {name}")
     model, one = trainer(device, batch, tokens)
     extra, work, noise, plain = [], [], [], []
-    with probe.watch(model, every) as run:
+    with probe.record(model, every) as run:
         stretch(one, every, run, True)
         for pair in range(pairs):
             order = (False, True, False) if pair % 2 else (True, False, False)

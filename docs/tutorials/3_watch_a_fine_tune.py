@@ -69,12 +69,12 @@ before = train(base, dialect=1, steps=300, rate=3e-3)
 print(f"first dialect: loss {before[0]:.2f} at the start, {test_loss(base, 1):.2f} at the end")
 
 # %%
-# Fine-tune it, watched
-# ---------------------
+# Fine-tune it, and record
+# ------------------------
 #
-# ``saddles.probe.watch`` records what the heads do: every 20 steps the singular values of
+# ``saddles.probe.record`` records what the heads do: every 20 steps the singular values of
 # ΔW_K W_Qᵀ and ΔW_V W_Oᵀ, the change of each head's two products since the start. Training
-# does not wait for it. In the Trainer of transformers and in Lightning it is one callback
+# does not wait for it. In the Trainer of transformers and in Lightning it is a callback
 # (see :doc:`/probe`).
 
 import saddles
@@ -83,7 +83,7 @@ tuned = copy.deepcopy(base).train()
 tuned.transformer.wte.weight.requires_grad_(
     False
 )  # the embedding, which is the output matrix too, stays as it is
-with saddles.probe.watch(tuned, every=20) as run:
+with saddles.probe.record(tuned, every=20) as run:
     losses = train(tuned, dialect=2, steps=300, rate=1e-3, after_step=run.step)
 print(
     f"second dialect: {test_loss(base, 2):.2f} before tuning, {test_loss(tuned, 2):.2f} after"
@@ -116,9 +116,9 @@ spectra = normalised_spectra(run.result)
 # Which LoRA rank would have been enough?
 # ---------------------------------------
 #
-# That is a question to each matrix' own ΔW. ``lora_plan`` gives every module the smallest
-# rank that keeps a share of its change, and lists what no LoRA can carry. ``budget=`` asks
-# for the best ranks within a number of parameters instead. On the command line: ``saddles
+# That is a question about the ΔW of each matrix. ``lora_plan`` gives every module the smallest
+# rank that keeps a share of its change, and lists what no LoRA can carry. ``budget=`` finds
+# the best ranks within a number of parameters instead. On the command line: ``saddles
 # lora plan BASE TUNED``.
 
 plan = saddles.probe.lora_plan(base, tuned, energy=0.9)
@@ -147,8 +147,8 @@ folder = Path(tempfile.mkdtemp())
 rows = []
 for energy in (0.5, 0.75, 0.9, 0.99):
     plan = saddles.probe.lora_plan(base, tuned, energy=energy)
-    made = saddles.probe.lora_extract(base, tuned, plan, folder / str(energy))
-    adapted = peft.PeftModel.from_pretrained(copy.deepcopy(base), made.folder)
+    extracted = saddles.probe.lora_extract(base, tuned, plan, folder / str(energy))
+    adapted = peft.PeftModel.from_pretrained(copy.deepcopy(base), extracted.folder)
     rows.append((energy, plan.parameters, test_loss(adapted, 2)))
     print(f"energy {energy:4.2f}: {plan.parameters:6,} parameters, loss {rows[-1][2]:.3f}")
 print(f"base {test_loss(base, 2):.3f}, tuned {test_loss(tuned, 2):.3f}")

@@ -9,6 +9,7 @@ from small_trainings import Words, hugging_face, lightning_fit
 
 import saddles
 from saddles import probe
+from saddles.core.status import Ending, Status, status_of
 from saddles.errors import SaddlesError
 
 LightningSaddles: Any = probe.LightningSaddles
@@ -81,9 +82,25 @@ def test_a_training_that_stops_early_ends_with_its_last_weights(tmp_path, when, 
     assert set(scalars(tmp_path, f"train/{NAMES[0]}")) == {4, 6}
 
 
+def test_a_callback_that_is_not_attached_records_and_warns(tmp_path):
+    callback = SaddlesCallback(every=4)
+    with pytest.warns(UserWarning, match=r"not sent to tensorboard: call attach\(trainer\)"):
+        trainer, _ = hugging_face(tmp_path, 6, [callback], ["tensorboard"], attach=False)
+    assert callback.result["heads"]["step"].values.tolist() == [4, 6]
+    assert [row["step"] for row in trainer.state.log_history if NAMES[0] in row] == [4, 6]
+    assert scalars(tmp_path, f"train/{NAMES[0]}") == {}
+
+
+def test_a_callback_is_added_by_attaching_it_once(tmp_path):
+    callback = SaddlesCallback(every=4)
+    trainer, _ = hugging_face(tmp_path, 2, [], [])
+    assert callback.attach(trainer) is callback.attach(trainer)
+    assert trainer.callback_handler.callbacks.count(callback) == 1
+
+
 def test_resuming_without_a_reference_is_refused(tmp_path):
     trained(tmp_path, 6, SaddlesCallback(every=4, out=tmp_path / "one"))
-    with pytest.raises(SaddlesError, match="goes on at step 6"):
+    with pytest.raises(SaddlesError, match="resumes at step 6"):
         trained(tmp_path, 8, SaddlesCallback(every=4), resume=str(tmp_path / "checkpoint-6"))
     with pytest.raises(SaddlesError, match="never overwritten"):
         trained(tmp_path, 8, SaddlesCallback(every=4, out=tmp_path / "one"))
@@ -127,4 +144,4 @@ def test_lightning_that_fails_keeps_its_rows(tmp_path):
     with pytest.raises(RuntimeError, match="out of memory"):
         fitted(tmp_path, 10, callback)
     assert callback.result["heads"]["step"].values.tolist() == [2, 4]
-    assert saddles.load(tmp_path / "r").attrs["status"] == "stopped: RuntimeError"
+    assert status_of(saddles.load(tmp_path / "r")) == Status(Ending.FAILED, "RuntimeError")

@@ -12,6 +12,7 @@ import xarray as xr
 from planted import planted, tiny, trained
 
 import saddles
+from saddles.core.status import Ending, Status, status_of
 from saddles.errors import SaddlesError
 from saddles.probe import inspection
 from saddles.probe.inspection import inspect
@@ -107,10 +108,10 @@ def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monk
     monkeypatch.setattr(inspection, "_module", interrupted)
     with pytest.raises(KeyboardInterrupt):
         inspect(place, out=tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "stopped: interrupted"
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == str(Ending.INTERRUPTED)
     partial = saddles.load(tmp_path / "out")
     assert partial["heads"]["step"].values.tolist() == [10]
-    assert partial.attrs["status"] == "stopped: interrupted"
+    assert status_of(partial).ending == Ending.INTERRUPTED
     done = made[:13]
     made.clear()
     monkeypatch.setattr(
@@ -126,9 +127,9 @@ def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monk
     xr.testing.assert_identical(again["heads"].to_dataset(), saddles.load(tmp_path / "out")["heads"].to_dataset())
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_keeps_the_pieces(home, tmp_path, monkeypatch):
+def test_a_full_disk_is_explained_in_one_sentence_and_keeps_the_pieces(home, tmp_path, monkeypatch):
     place, _ = home
-    real, written = np.savez, []
+    real, real_json, written = np.savez, inspection.write_json, []
 
     def savez(file, **arrays):
         written.append(file.name)
@@ -136,14 +137,14 @@ def test_a_full_disk_is_told_in_one_sentence_and_keeps_the_pieces(home, tmp_path
             raise OSError(errno.ENOSPC, "No space left on device")
         real(file, **arrays)
 
-    def full(*words):
+    def full(*words, **more):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", savez)
-        patch.setattr(inspection, "save", full)
-        patch.setattr(inspection.Store, "_write", lambda store: full() if len(written) > 3 else None)
-        with pytest.raises(SaddlesError, match=r"No space left on device.*what is measured is kept; make room"):
+        patch.setattr(inspection, "write_zarr", full)
+        patch.setattr(inspection, "write_json", lambda *words: full() if len(written) > 3 else real_json(*words))
+        with pytest.raises(SaddlesError, match=r"No space left on device.*What is measured is kept: make room"):
             inspect(place, modules=False, out=tmp_path / "out")
     assert len(list((tmp_path / "out" / "parts").glob("[!.]*.npz"))) == 3
 
@@ -155,7 +156,7 @@ def test_nothing_is_overwritten(home, tmp_path):
         inspect(place / "checkpoint-20", reference=place / "checkpoint-0", modules=False, out=tmp_path / "a")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
-    with pytest.raises(SaddlesError, match="nothing is overwritten"):
+    with pytest.raises(SaddlesError, match="already exists"):
         inspect(place, out=tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
 
@@ -175,14 +176,16 @@ def test_a_model_without_attention_and_numbers_that_are_not_finite(home, tmp_pat
     plain = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
     torch.save(plain.state_dict(), tmp_path / "step-0.pt")
     torch.save(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)).state_dict(), tmp_path / "step-1.pt")
-    with pytest.raises(SaddlesError, match="no attention head"):
+    with pytest.raises(SaddlesError, match="No attention head"):
         inspect(tmp_path)
     broken = trained(models[0])
     with torch.no_grad():
         broken.transformer.h[1].mlp.c_fc.weight[0, 0] = float("inf")
     with pytest.raises(SaddlesError, match="not finite"):
         inspect(broken, reference=models[0], out=tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"].startswith("stopped: ")
+    stored = Status.parse(json.loads((tmp_path / "out" / "run.json").read_text())["status"])
+    assert stored.ending == Ending.FAILED
+    assert "not finite" in stored.reason
     with torch.no_grad():
         broken.transformer.h[0].attn.c_attn.weight[0, 0] = float("nan")
     with pytest.raises(SaddlesError, match=r"transformer\.h\.0\.attn of .* not finite"):
@@ -190,15 +193,15 @@ def test_a_model_without_attention_and_numbers_that_are_not_finite(home, tmp_pat
 
 
 def test_blocks_do_not_change_the_noise_floor(monkeypatch):
-    from saddles.probe.weights.weight_change import delta, spectrum_of
+    from saddles.probe.weights.weight_change import spectrum_of, weight_change
 
     base = tiny("gpt2").bfloat16()
     start, now = open_weights(base), open_weights(trained(base))
     whole = {
-        n: spectrum_of(delta(n, now, start)).noise_floor
+        n: spectrum_of(weight_change(n, now, start)).noise_floor
         for n in ("transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight")
     }
     monkeypatch.setattr("saddles.probe.weights.weight_change.BLOCK", 100)
     for name, floor in whole.items():
-        assert spectrum_of(delta(name, now, start)).noise_floor == pytest.approx(floor, rel=1e-6)
+        assert spectrum_of(weight_change(name, now, start)).noise_floor == pytest.approx(floor, rel=1e-6)
     assert dataclasses.is_dataclass(start)

@@ -16,7 +16,7 @@ from saddles.errors import SaddlesError
 from saddles.probe.lora.adapter import lora_extract
 from saddles.probe.lora.budget import allocate
 from saddles.probe.lora.plan import LoraPlan, lora_plan, rank_of
-from saddles.probe.weights.weight_change import Delta, factors, misfit, singular_values
+from saddles.probe.weights.weight_change import WeightChange, factors, misfit, singular_values
 
 FAMILIES = ("gpt2", "llama", "bert")
 TOKENS = torch.arange(10)[None]
@@ -33,11 +33,11 @@ def _with_adapter(base, folder):
     return PeftModel.from_pretrained(copy.deepcopy(base), folder).eval()
 
 
-def _change(shape=(60, 90), kind=torch.float32, seed=0) -> tuple[Delta, torch.Tensor]:
+def _change(shape=(60, 90), kind=torch.float32, seed=0) -> tuple[WeightChange, torch.Tensor]:
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(shape, generator=draw).to(kind)
     now = (start.float() + 1e-3 * torch.randn(shape, generator=draw)).to(kind)
-    return Delta("w", shape, lambda rows: now[rows], lambda rows: start[rows]), now.double() - start.double()
+    return WeightChange("w", shape, lambda rows: now[rows], lambda rows: start[rows]), now.double() - start.double()
 
 
 @pytest.mark.parametrize("shape", [(60, 90), (90, 60), (50, 50), (1, 7), (2000, 3)])

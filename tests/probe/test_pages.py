@@ -15,6 +15,7 @@ from planted import planted, tiny, trained
 
 import saddles
 from saddles import cli
+from saddles.core.status import Ending
 from saddles.errors import SaddlesError
 from saddles.figures import probe as figures
 from saddles.measures import rank_growth
@@ -176,18 +177,18 @@ def test_plan_and_extract(command, home, tmp_path):
     ("words", "expected"),
     [
         (["inspect", "nowhere"], "does not exist"),
-        (["inspect", "{run}/checkpoint-1"], "a change needs two"),
-        (["inspect", "{run}", "--out", "taken"], "nothing is overwritten"),
+        (["inspect", "{run}/checkpoint-1"], "A change needs two"),
+        (["inspect", "{run}", "--out", "taken"], "already exists"),
         (["inspect", "{run}", "--only", "("], "regular expression"),
-        (["inspect", "trap.pt", "--reference", "{run}/checkpoint-0"], "asks to run code"),
+        (["inspect", "trap.pt", "--reference", "{run}/checkpoint-0"], "wants to run code"),
         (["lora", "plan", "{run}/checkpoint-0", "{run}/checkpoint-0"], "differs"),
-        (["lora", "plan", "{run}/checkpoint-0", "{run}/checkpoint-1", "--energy", "2"], "share above 0"),
-        (["lora", "plan", "{run}/checkpoint-0", "{run}/checkpoint-1", "--out", "taken/file"], "nothing is overwritten"),
-        (["lora", "extract", "{run}/checkpoint-0", "{run}/checkpoint-1", "--out", "taken"], "nothing is overwritten"),
+        (["lora", "plan", "{run}/checkpoint-0", "{run}/checkpoint-1", "--energy", "2"], "above 0 and at most 1"),
+        (["lora", "plan", "{run}/checkpoint-0", "{run}/checkpoint-1", "--out", "taken/file"], "already exists"),
+        (["lora", "extract", "{run}/checkpoint-0", "{run}/checkpoint-1", "--out", "taken"], "already exists"),
         (["lora", "extract", "{run}/checkpoint-0", "{run}/checkpoint-1", "--plan", "taken/file"], "plan"),
         (
             ["lora", "extract", "{run}/checkpoint-0", "{run}/checkpoint-1", "--plan", "x", "--budget", "9"],
-            "leave one out",
+            "without --energy",
         ),
     ],
     ids=lambda words: " ".join(words).replace("{run}/", "") if isinstance(words, list) else "",
@@ -228,5 +229,5 @@ def test_ctrl_c_keeps_pieces_and_tells_how_to_go_on(home, tmp_path):
     assert process.returncode == 130
     assert "saddles inspect" in err
     assert "--out here" in err
-    assert json.loads((tmp_path / "here" / "run.json").read_text())["status"] == "stopped: interrupted"
+    assert json.loads((tmp_path / "here" / "run.json").read_text())["status"] == str(Ending.INTERRUPTED)
     assert 1 <= saddles.load(tmp_path / "here")["heads"].sizes["time"] < 3

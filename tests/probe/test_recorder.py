@@ -14,15 +14,15 @@ import torch
 
 import saddles
 from saddles import probe
+from saddles.core.status import Ending, Status, status_of
 from saddles.errors import SaddlesError
 from saddles.probe import measuring
-from saddles.probe.recording import backends as meters_room
 from saddles.probe.recording import recorder as recorder_room
 from saddles.probe.recording.journal import Journal
 
 recorded: Any = probe.recorded
 spectra: Any = probe.spectra
-watch: Any = probe.watch
+record: Any = probe.record
 
 
 def trainer(seed=0):
@@ -61,7 +61,7 @@ def steps_of(tree):
 def test_a_recording_holds_what_each_step_was(tmp_path):
     model, train = trainer()
     start, kept = copy.deepcopy(model), {}
-    with watch(model, every=3, out=tmp_path / "r", modules=True) as run:
+    with record(model, every=3, out=tmp_path / "r", modules=True) as run:
         for at in range(1, 11):
             train()
             run.step()
@@ -74,30 +74,31 @@ def test_a_recording_holds_what_each_step_was(tmp_path):
             for name in ("singular_value", "stable_rank", "noise_floor"):
                 np.testing.assert_allclose(live[name].values, after[group][name].values, rtol=1e-12, atol=1e-15)
     assert saddles.load(tmp_path / "r").equals(run.result)
-    assert run.result.attrs["status"] == "finished"
+    assert status_of(run.result).ok
     assert recorded(tmp_path / "r")["heads"].equals(run.result["heads"])
+    assert status_of(recorded(tmp_path / "r")).ending == Ending.RUNNING
 
 
 def test_nothing_needs_a_folder_or_the_matrices():
     model, train = trainer()
-    with watch(model, every=2) as run:
+    with record(model, every=2) as run:
         for _ in range(4):
             train()
             run.step()
     assert steps_of(run.result) == [2, 4]
     assert not run.result["modules"].data_vars
-    assert [step for step, _ in run.news()] == [2, 4]
-    assert run.news() == []
+    assert [step for step, _ in run.drain_metrics()] == [2, 4]
+    assert run.drain_metrics() == []
 
 
 def test_a_reference_can_be_given():
     model, _ = trainer()
     start = {name: 0 * tensor for name, tensor in model.state_dict().items()}
-    with watch(model, every=1, reference=start) as run:
+    with record(model, every=1, reference=start) as run:
         run.step()
     expected = spectra(model, start)["heads"]["singular_value"]
     np.testing.assert_allclose(run.result["heads"]["singular_value"].values, expected.values, rtol=1e-12)
-    with pytest.raises(SaddlesError, match="must be the same model"), watch(model, every=1, reference={}) as run:
+    with pytest.raises(SaddlesError, match="must be the same model"), record(model, every=1, reference={}) as run:
         pass
 
 
@@ -109,17 +110,17 @@ def test_the_loop_does_not_wait(monkeypatch):
         gate.wait(30)
         return real(*args)
 
-    monkeypatch.setattr(meters_room, "measure_heads", slow)
-    monkeypatch.setattr(recorder_room, "PATIENCE", 0.05)
+    monkeypatch.setattr(measuring, "measure_heads", slow)
+    monkeypatch.setattr(recorder_room, "WARN_AFTER_S", 0.05)
     model, train = trainer()
-    with watch(model, every=1, pending=3) as run:
+    with record(model, every=1, pending=3) as run:
         for _ in range(3):
             train()
             run.step()
-        assert run.news() == []
+        assert run.drain_metrics() == []
         threading.Timer(0.3, gate.set).start()
         train()
-        with pytest.warns(UserWarning, match="training waits for measurements"):
+        with pytest.warns(UserWarning, match="Training waits for measurements"):
             run.step()
         assert run.waited > 0.05
     assert steps_of(run.result) == [1, 2, 3, 4]
@@ -131,11 +132,11 @@ def test_an_error_in_the_background_surfaces(monkeypatch):
     def broken(*args):
         raise OSError("disk full")
 
-    monkeypatch.setattr(meters_room, "measure_heads", broken)
+    monkeypatch.setattr(measuring, "measure_heads", broken)
     model, _ = trainer()
 
     def loop():
-        with watch(model, every=1) as run:
+        with record(model, every=1) as run:
             run.step()
             time.sleep(0.2)
             run.step()
@@ -146,9 +147,9 @@ def test_an_error_in_the_background_surfaces(monkeypatch):
 
 
 def test_an_error_at_the_end_surfaces(monkeypatch):
-    monkeypatch.setattr(meters_room, "measure_heads", lambda *args: 1 / 0)
+    monkeypatch.setattr(measuring, "measure_heads", lambda *args: 1 / 0)
     model, _ = trainer()
-    with pytest.raises(ZeroDivisionError), watch(model, every=1) as run:
+    with pytest.raises(ZeroDivisionError), record(model, every=1) as run:
         run.step()
 
 
@@ -164,8 +165,8 @@ def test_an_error_before_the_last_measurement_keeps_the_rows(tmp_path, monkeypat
             raise OSError("disk full")
         return real(*args)
 
-    monkeypatch.setattr(meters_room, "measure_heads", second_breaks)
-    run = watch(model, every=2, out=tmp_path / "r")
+    monkeypatch.setattr(measuring, "measure_heads", second_breaks)
+    run = record(model, every=2, out=tmp_path / "r")
 
     def loop():
         with run:
@@ -179,15 +180,15 @@ def test_an_error_before_the_last_measurement_keeps_the_rows(tmp_path, monkeypat
     with pytest.raises(OSError, match="disk full"):
         loop()
     assert steps_of(run.result) == [2]
-    assert saddles.load(tmp_path / "r").attrs["status"] == "stopped: OSError"
+    assert status_of(saddles.load(tmp_path / "r")) == Status(Ending.FAILED, "OSError")
 
 
 def test_an_interrupted_loop_keeps_its_rows(tmp_path):
     model, train = trainer()
-    run = watch(model, every=2, out=tmp_path / "r")
+    run = record(model, every=2, out=tmp_path / "r")
     die(run, train, 5, KeyboardInterrupt())
     assert steps_of(run.result) == [2, 4]
-    assert saddles.load(tmp_path / "r").attrs["status"] == "stopped: KeyboardInterrupt"
+    assert status_of(saddles.load(tmp_path / "r")) == Status(Ending.INTERRUPTED)
 
 
 def test_a_killed_process_loses_nothing_that_was_flushed(tmp_path):
@@ -195,11 +196,11 @@ def test_a_killed_process_loses_nothing_that_was_flushed(tmp_path):
     code = f"""
 import os, sys; sys.path[:0] = {sys.path!r}
 import small_models, torch
-from saddles.probe import watch
+from saddles.probe import record
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = small_models.timm_like()
-with watch(model, every=2, out={str(tmp_path / "r")!r}) as run:
+with record(model, every=2, out={str(tmp_path / "r")!r}) as run:
     for _ in range(5):
         with torch.no_grad():
             model.blocks[0]["attn"].qkv.weight.mul_(1.01)
@@ -212,7 +213,7 @@ with watch(model, every=2, out={str(tmp_path / "r")!r}) as run:
     assert not (tmp_path / "r" / "trajectory.zarr").exists()
     torch.manual_seed(0)
     model = small_models.timm_like()
-    with watch(model, every=2, out=tmp_path / "r", step=4) as run:
+    with record(model, every=2, out=tmp_path / "r", step=4) as run:
         for _ in range(2):
             run.step()
     assert steps_of(run.result) == [2, 4, 6]
@@ -222,7 +223,7 @@ with watch(model, every=2, out={str(tmp_path / "r")!r}) as run:
 def test_resume_has_no_step_twice_and_none_lost(tmp_path):
     """Training dies at step 9, goes on from its checkpoint at step 6, and equals training that never died."""
     model, train = trainer()
-    with watch(model, every=2, out=tmp_path / "whole") as run:
+    with record(model, every=2, out=tmp_path / "whole") as run:
         for _ in range(12):
             train()
             run.step()
@@ -235,10 +236,10 @@ def test_resume_has_no_step_twice_and_none_lost(tmp_path):
         if next(counter) == 6:
             checkpoint.update(copy.deepcopy(model.state_dict()))
 
-    die(watch(model, every=2, out=tmp_path / "r"), train_and_save, 9, RuntimeError("out of memory"))
+    die(record(model, every=2, out=tmp_path / "r"), train_and_save, 9, RuntimeError("out of memory"))
     model, train = trainer()
     model.load_state_dict(checkpoint)
-    with watch(model, every=2, out=tmp_path / "r", step=6) as run:
+    with record(model, every=2, out=tmp_path / "r", step=6) as run:
         for _ in range(6):
             train()
             run.step()
@@ -255,12 +256,12 @@ def test_resume_has_no_step_twice_and_none_lost(tmp_path):
 
 def test_a_row_that_was_on_its_way_when_training_died_is_made_up_for(tmp_path):
     model, train = trainer()
-    with watch(model, every=2, out=tmp_path / "r") as run:
+    with record(model, every=2, out=tmp_path / "r") as run:
         for _ in range(4):
             train()
             run.step()
     (tmp_path / "r" / "rows" / "step-4.npz").unlink()
-    with watch(model, every=2, out=tmp_path / "r", step=4) as again:
+    with record(model, every=2, out=tmp_path / "r", step=4) as again:
         pass
     assert steps_of(again.result) == [2, 4]
     assert again.result["heads"].equals(run.result["heads"])
@@ -268,18 +269,18 @@ def test_a_row_that_was_on_its_way_when_training_died_is_made_up_for(tmp_path):
 
 def test_recordings_are_never_overwritten(tmp_path):
     model, train = trainer()
-    with watch(model, every=1, out=tmp_path / "r") as run:
+    with record(model, every=1, out=tmp_path / "r") as run:
         train()
         run.step()
     before = recorded(tmp_path / "r")
-    with pytest.raises(SaddlesError, match="never overwritten"), watch(model, every=1, out=tmp_path / "r"):
+    with pytest.raises(SaddlesError, match="never overwritten"), record(model, every=1, out=tmp_path / "r"):
         pass
     other = small_models.llama()
-    with pytest.raises(SaddlesError, match="another model"), watch(other, every=1, out=tmp_path / "r", step=1):
+    with pytest.raises(SaddlesError, match="another model"), record(other, every=1, out=tmp_path / "r", step=1):
         pass
     assert recorded(tmp_path / "r").equals(before)
     (tmp_path / "file").write_text("")
-    with pytest.raises(SaddlesError, match="cannot be written"), watch(model, every=1, out=tmp_path / "file"):
+    with pytest.raises(SaddlesError, match="cannot be written"), record(model, every=1, out=tmp_path / "file"):
         pass
     with pytest.raises(SaddlesError, match="holds no recording"):
         recorded(tmp_path / "nowhere")
@@ -287,7 +288,7 @@ def test_recordings_are_never_overwritten(tmp_path):
 
 def test_narrow_weights_are_recorded_with_their_floor():
     model = small_models.gpt2().bfloat16()
-    with watch(model, every=1) as run:
+    with record(model, every=1) as run:
         with torch.no_grad():
             model.transformer.h[0].attn.c_attn.weight.add_(0.1)
         run.step()
@@ -297,14 +298,14 @@ def test_narrow_weights_are_recorded_with_their_floor():
 
 def test_weights_that_diverge_do_not_stop_training():
     model = small_models.gpt2()
-    with watch(model, every=1) as run:
+    with record(model, every=1) as run:
         with torch.no_grad():
             model.transformer.h[0].attn.c_attn.weight.fill_(torch.nan)
         run.step()
         with torch.no_grad():
             model.transformer.h[1].attn.c_attn.weight.fill_(torch.nan)
         run.step()
-    first, second = (numbers["saddles/KQ/stable_rank"] for _, numbers in run.news())
+    first, second = (numbers["saddles/KQ/stable_rank"] for _, numbers in run.drain_metrics())
     assert np.isfinite(first)
     assert np.isnan(second)
     ranks = run.result["heads"]["stable_rank"].values[0]
@@ -315,7 +316,7 @@ def test_weights_that_diverge_do_not_stop_training():
 def test_threads_of_the_user_keep_their_number():
     torch.set_num_threads(2)
     model, _ = trainer()
-    with watch(model, every=1) as run:
+    with record(model, every=1) as run:
         run.step()
         inside = torch.get_num_threads()
         seen = []
@@ -327,11 +328,11 @@ def test_threads_of_the_user_keep_their_number():
 
 def test_bad_settings_and_early_questions():
     model, _ = trainer()
-    with pytest.raises(SaddlesError, match="every=0"):
-        watch(model, every=0)
-    with pytest.raises(SaddlesError, match="no attention head"):
-        watch(torch.nn.Linear(3, 3))
-    run = watch(model)
+    with pytest.raises(SaddlesError, match=r"`every` must be at least 1; got 0"):
+        record(model, every=0)
+    with pytest.raises(SaddlesError, match="No attention head"):
+        record(torch.nn.Linear(3, 3))
+    run = record(model)
     with pytest.raises(SaddlesError, match="no result here"):
         _ = run.result
 
@@ -341,9 +342,9 @@ def test_rows_are_kept_without_zarr(tmp_path):
 import sys; sys.path[:0] = {sys.path!r}
 sys.modules["zarr"] = sys.modules["h5netcdf"] = None
 import small_models, torch
-from saddles.probe import watch
+from saddles.probe import record
 torch.set_num_threads(1)
-with watch(small_models.timm_like(), every=1, out={str(tmp_path / "r")!r}) as run:
+with record(small_models.timm_like(), every=1, out={str(tmp_path / "r")!r}) as run:
     run.step()
 print(run.result["heads"].sizes["time"])
 """
@@ -351,3 +352,15 @@ print(run.result["heads"].sizes["time"])
     assert done.stdout.strip() == "1"
     assert steps_of(recorded(tmp_path / "r")) == [1]
     assert not (tmp_path / "r" / "trajectory.zarr").exists()
+
+
+def test_old_names_work_and_warn():
+    model, train = trainer()
+    with pytest.warns(DeprecationWarning, match=r"watch is now saddles\.probe\.record"):
+        watch: Any = probe.watch  # pyright: ignore[reportAttributeAccessIssue]
+    with watch(model, every=1) as run:
+        train()
+        run.step()
+        run.flush()
+        with pytest.warns(DeprecationWarning, match="drain_metrics"):
+            assert [step for step, _ in run.news()] == [1]

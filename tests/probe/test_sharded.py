@@ -17,7 +17,7 @@ from saddles.errors import SaddlesError
 from saddles.probe import heads
 
 spectra: Any = probe.spectra
-watch: Any = probe.watch
+record: Any = probe.record
 
 _PROCESS = """
 import sys; sys.path[:0] = {path!r}
@@ -26,7 +26,7 @@ import small_models
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from saddles.core.store import save
-from saddles.probe import spectra, watch
+from saddles.probe import spectra, record
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
@@ -36,7 +36,7 @@ model = small_models.timm_like()
 fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
 start = {{name: tensor.full_tensor().clone() for name, tensor in model.named_parameters()}}
 assert model.blocks[0]["attn"].qkv.weight.to_local().shape[0] == 36
-with watch(model, every=1, out=folder + "/live") as run:
+with record(model, every=1, out=folder + "/live") as run:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
@@ -71,7 +71,7 @@ def emptied() -> Any:
 
 def test_an_empty_parameter_is_refused():
     model, _, _ = emptied()
-    for work in (heads, watch, lambda m: spectra(m, m.state_dict())):
+    for work in (heads, record, lambda m: spectra(m, m.state_dict())):
         with pytest.raises(SaddlesError, match=r"blocks.1.attn.proj.weight is empty here"):
             work(model)
 
@@ -80,7 +80,7 @@ def test_a_parameter_emptied_later_is_refused_by_the_recorder():
     model = small_models.timm_like()
 
     def loop():
-        with watch(model, every=1) as run:
+        with record(model, every=1) as run:
             model.blocks[0]["attn"].qkv.weight.data = torch.empty(0)
             run.step()
 
@@ -109,7 +109,7 @@ def test_zero_3_is_gathered_by_deepspeed(monkeypatch):
 
     fake = types.SimpleNamespace(zero=types.SimpleNamespace(GatheredParameters=gather))
     monkeypatch.setitem(sys.modules, "deepspeed", fake)
-    with watch(model, every=1) as run:
+    with record(model, every=1) as run:
         kept = 2 * kept
         run.step()
     norms = run.result["heads"]["frobenius_norm"].values[0]

@@ -13,6 +13,7 @@ from saddles import probe
 from saddles.core.store import load, save
 from saddles.errors import SaddlesError
 from saddles.probe import find_layout, heads
+from saddles.probe.weights.live_model import parameters
 
 join: Any = probe.join
 measure: Any = probe.measure
@@ -154,14 +155,13 @@ def test_wrappers_do_not_matter():
 @pytest.mark.parametrize(
     ("model", "reference", "words"),
     [
-        (torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), "no attention head was found"),
-        ("gpt2", {}, "a torch.nn.Module is needed"),
+        (torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), "No attention head was found"),
         (small_models.gpt2(), {}, "has no transformer.h.0.attn.c_attn.weight and 9 more"),
         (small_models.llama(), small_models.llama(vocab_size=40), r"has shape \(50, 24\) .* \(40, 24\)"),
         (small_models.llama(), small_models.llama(head_dim=12), r"has shape \(20, 24\) .* \(24, 24\)"),
         (small_models.Torch().to("meta"), {}, "on the meta device"),
     ],
-    ids=["no attention", "a name", "no weights", "vocabulary", "width", "meta"],
+    ids=["no attention", "no weights", "vocabulary", "width", "meta"],
 )
 def test_bad_input_is_one_sentence(model, reference, words):
     with pytest.raises(SaddlesError, match=words) as caught:
@@ -172,3 +172,8 @@ def test_bad_input_is_one_sentence(model, reference, words):
 def test_the_reason_is_in_the_refusal_of_a_model_without_heads():
     with pytest.raises(SaddlesError, match="number of heads is not known"):
         measure(find_layout({"a.qkv.weight": (72, 24), "a.proj.weight": (24, 24)}), lambda n: n, lambda n: n)
+
+
+def test_a_path_is_not_a_model():
+    with pytest.raises(SaddlesError, match=r"`model` must be a torch\.nn\.Module; got 'gpt2'"):
+        parameters("gpt2")

@@ -33,10 +33,11 @@ def _shapes(layout: Any) -> dict[str, tuple[int, int]]:
 
 
 def begin_recording(folder: Path, steps: list[int]) -> Path:
+    from saddles.probe.measuring import write_row
     from saddles.probe.recording.journal import Journal
 
     (folder / "rows").mkdir(parents=True)
-    Journal._write(folder / "initial.npz", row_of(0))
+    write_row(folder / "initial.npz", row_of(0))
     (folder / "layout.json").write_text(layout_of().to_json())
     for step in steps:
         Journal(folder).add(step, row_of(step))

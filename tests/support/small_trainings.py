@@ -21,7 +21,7 @@ class Words(torch.utils.data.Dataset):
         return {"input_ids": words, "labels": words}
 
 
-def hugging_face(folder, steps, callbacks, report_to, resume=None, words=64, evaluated=None, **more):
+def hugging_face(folder, steps, callbacks, report_to, resume=None, words=64, evaluated=None, attach=True, **more):
     """Train a small GPT-2 with the Trainer of transformers; returns the trainer and the model at the start."""
     import transformers
 
@@ -43,8 +43,12 @@ def hugging_face(folder, steps, callbacks, report_to, resume=None, words=64, eva
     trainer = transformers.Trainer(
         model, arguments, train_dataset=Words(words), eval_dataset=evaluated, callbacks=callbacks
     )
+    for callback in callbacks if attach else ():
+        if hasattr(callback, "attach"):
+            callback.attach(trainer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.filterwarnings("default", "Ranks are recorded")
         trainer.train(resume_from_checkpoint=resume)
     return trainer, start
 

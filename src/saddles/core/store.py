@@ -22,9 +22,14 @@ def save(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str]) -> 
     """Write a trajectory to a Zarr folder that does not exist yet, all or nothing."""
     target = Path(path)
     refuse_existing(target, "Saving never overwrites: choose another name, or remove it first")
-    with explained(target), new_folder(target) as draft:
-        trajectory.to_zarr(draft, zarr_format=2, mode="w")
+    write_zarr(trajectory, target)
     return target
+
+
+def write_zarr(trajectory: xr.Dataset | xr.DataTree, target: Path, *, replace: bool = False) -> None:
+    """Write a Zarr folder, all or nothing; `replace` puts it in the place of an older one."""
+    with explained(target), new_folder(target, replace=replace) as draft:
+        trajectory.to_zarr(draft, zarr_format=2, mode="w")
 
 
 def load(path: str | os.PathLike[str]) -> Any:

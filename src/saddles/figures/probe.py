@@ -1,7 +1,7 @@
 """Figures of recorded and inspected training runs, after Boix-Adserà et al., Figures 1, 4 to 7 and 12 to 20.
 
 KQ is blue and VO orange, as there; the initial product is red and the change runs from light to dark green. Means over
-heads carry a band of one standard deviation. What rounding of stored weights could make alone is grey.
+heads carry a band of one standard deviation. What rounding of stored weights could produce alone is grey.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,14 @@ WORDS = {"KQ": r"$\Delta W_K W_Q^\top$", "VO": r"$\Delta W_V W_O^\top$"}
 INITIAL = COLOURS[3]
 COLUMNS = 4
 """Layers side by side."""
+FEW_STEPS = 15
+"""Below so many rows each one is marked."""
+LOG_RATIO = 200
+"""Steps that span more than this factor get a logarithmic axis."""
 
 
 def stable_rank(tree: xr.DataTree, variable: str = "stable_rank") -> Figure:
-    """Stable rank over training, a panel a layer: mean and deviation over heads (Figures 4, 12, 13, 15, 20)."""
+    """Stable rank over training, one panel per layer: mean and deviation over heads (Figures 4, 12, 13, 15, 20)."""
     heads = _heads(tree)
     layers = heads["layer"].values
     columns = min(COLUMNS, len(layers))
@@ -153,7 +157,7 @@ def matrices(tree: xr.DataTree, count: int = 24) -> Figure:
     """Plain matrices: energy rank at 90 % over training, and how far each moved, the most moved first."""
     modules = tree["modules"].to_dataset()
     if not modules.data_vars:
-        raise SaddlesError.about("a result without matrices came", "`modules` is drawn", "inspect with modules")
+        raise SaddlesError("This result holds no matrices. Inspect or record with modules=True.")
     last = modules["frobenius_norm"].isel(time=-1)
     kept = modules.isel(module=np.argsort(-last.values, kind="stable")[:count])
     kept = kept.isel(module=np.flatnonzero(kept["frobenius_norm"].isel(time=-1).values > 0))
@@ -209,22 +213,20 @@ def most_moved(heads: xr.Dataset) -> list[tuple[int, int]]:
 
 def _heads(tree: xr.DataTree) -> xr.Dataset:
     if "heads" not in tree.children:
-        raise SaddlesError.about(
-            "a result without `heads` came", "a recording or an inspection is drawn", "see the probe"
-        )
+        raise SaddlesError("`tree` must have a group `heads`. Give a recording or an inspection of saddles.probe.")
     return tree["heads"].to_dataset()
 
 
 def _band(axis: Axes, heads: xr.Dataset, values: xr.DataArray, colour: str, label: str) -> None:
     steps, mean, spread = heads["step"].values, values.mean("head"), values.std("head")
-    style: dict[str, Any] = MEASURED | ({"marker": "o", "markersize": 4} if len(steps) < 15 else {})
+    style: dict[str, Any] = MEASURED | ({"marker": "o", "markersize": 4} if len(steps) < FEW_STEPS else {})
     axis.plot(steps, mean, color=colour, label=label, **style)
     axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.25, linewidth=0)
 
 
 def _step_axis(axis: Axes, heads: xr.Dataset) -> None:
     steps = heads["step"].values
-    if len(steps) > 2 and steps[0] > 0 and steps[-1] / steps[0] > 200:
+    if len(steps) > 2 and steps[0] > 0 and steps[-1] / steps[0] > LOG_RATIO:
         axis.set_xscale("log")
     else:
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))

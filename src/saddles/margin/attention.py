@@ -24,6 +24,13 @@ from scipy.linalg import lu_factor, lu_solve
 from saddles.solvers.log_scale import LogScale
 from saddles.solvers.multistep import Solve, StiffFlow
 
+# Score lost to tokens that are not optimal, above which e^lost − 1 is formed as such. Below it log(e^lost − 1) is
+# log lost, whose error is lost/2, and which can be computed where lost itself underflows.
+SMALL = 1e-8
+
+# Stands for 0 in a logarithm whose value is not used.
+TINY = 1e-300
+
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
@@ -57,12 +64,16 @@ class Coefficients:
         that has settled on a token, optimal or not, keeps its digits.
         """
         n, others = self.gaps.shape
+        # The optimal token has logit 0, the others −m: the softmax in terms of margins. Shifting by the largest logit
+        # before exponentiating keeps log σ finite for margins of any size and sign.
         logits = np.concatenate([np.zeros((n, 1)), -margins.reshape(n, others)], axis=1)
         logs = logits - logits.max(axis=1, keepdims=True)
         logs = logs - np.log(np.exp(logs).sum(axis=1, keepdims=True))
         share = np.exp(logs)
         mean = (share * self.scores).sum(axis=1)
         sizes = logs[:, :, None] + logs[:, None, :] - mean[:, None, None]
+        # The common size is that of the largest pair that counts. Pairs of equal scores do not, and must not set it: a
+        # settled sequence with a tie would push all others below the smallest number.
         top = float(sizes[self.differences != 0].max())
         return np.exp(np.minimum(sizes - top, 0.0)) * self.differences / n, share, mean, top
 
@@ -79,10 +90,13 @@ class Coefficients:
         n, others = self.gaps.shape
         c = pairs[:, 1:].sum(axis=2)
         size = np.linalg.norm(c)
+        # ∂log c_il: with ∂σ_ij/∂m_ik = −σ_ij (δ_jk − σ_ik) each of the two factors σ of T and the mean score in its
+        # exponent contribute a σ_ik, hence 2 + γ_ik − γ·σ; δ gives the diagonal −c and the pairs −T.
         p, pull = (c / size).ravel(), (share * (2 + self.scores - mean[:, None]))[:, 1:]
         blocks = c[:, :, None] * pull[:, None, :] - pairs[:, 1:, 1:]
         blocks[:, np.arange(others), np.arange(others)] -= c
         blocks /= size
+        # p = c/|c| has ∂p = (I − ppᵀ) ∂c/|c|; ∂c is block diagonal, sequence by sequence.
         common = np.einsum("il,ilk->ik", p.reshape(n, others), blocks)
         matrix = -np.outer(p, common.ravel()).reshape(n, others, n, others)
         matrix[np.arange(n), :, np.arange(n), :] += blocks
@@ -90,6 +104,8 @@ class Coefficients:
 
     def loss(self, margins: np.ndarray) -> tuple[float, float]:
         """The loss, and log(L − L*) (exact where the difference underflows)."""
+        # γ·σ = γ_opt − lost, so that L − L* = mean e^{−γ_opt} (e^{lost} − 1). Once lost underflows, log lost is the sum
+        # of the logarithms of numerator and denominator, each with its largest term taken out.
         m = margins.reshape(self.gaps.shape)
         least = np.minimum(m.min(axis=1), 0.0)[:, None]
         terms = np.exp(least - m)
@@ -98,7 +114,7 @@ class Coefficients:
             lost = (terms * self.gaps).sum(axis=1) / whole
             top = (-m).max(axis=1)
             log_lost = np.log((np.exp(-m - top[:, None]) * self.gaps).sum(axis=1)) + top - np.log(whole) + least[:, 0]
-            grown = np.where(lost > 1e-8, np.log(np.expm1(np.maximum(lost, 1e-300))), log_lost)
+            grown = np.where(lost > SMALL, np.log(np.expm1(np.maximum(lost, TINY))), log_lost)
         logs = grown - self.best
         high = logs.max()
         return float(np.exp(lost - self.best).mean()), float(high + np.log(np.exp(logs - high).mean()))
@@ -219,6 +235,8 @@ class FactoredFlow(AttentionFlow):
         return self.split(state)[2]
 
     def size(self, state: np.ndarray) -> Any:
+        # K and Q start small and must be resolved there; φ is only read out, starts at 0 and needs no relative error
+        # below 1.
         edge = 2 * self.task.shape[2] * self.rank
         sizes = np.empty_like(state)
         sizes[:edge], sizes[edge:] = np.abs(state[:edge]).max(), max(1.0, np.abs(state[edge:]).max())
@@ -239,9 +257,11 @@ class FactoredFlow(AttentionFlow):
         p, inner = self.coefficients.direction(margins)[0], self.coefficients.jacobian(margins)
         push = (left * p[:, None]).T @ right
         dim = len(push)
+        # A acts on K and Q (2d rows) in the same way for each of the `rank` columns: one inverse of size 2d serves all.
         whole = np.block([[np.eye(dim), -c * push], [-c * push.T, np.eye(dim)]])
         inverse = np.linalg.inv(whole)
         top, side, bottom = inverse[:dim, :dim], inverse[:dim, dim:], inverse[dim:, dim:]
+        # UᵀA⁻¹U without U: inner products of rank-one matrices are products of inner products.
         cross = (left @ side @ right.T) * (queries @ keys.T)
         grams = (left @ top @ left.T) * (queries @ queries.T) + (right @ bottom @ right.T) * (keys @ keys.T)
         small = -c * inner @ (grams + cross + cross.T)
@@ -252,6 +272,7 @@ class FactoredFlow(AttentionFlow):
             r_key, r_query, r_sum = self.split(residual)
             first = inverse @ np.concatenate([r_key, r_query])
             moved = (left @ first[:dim] * queries).sum(axis=1) + (right @ first[dim:] * keys).sum(axis=1)
+            # `change` is c·∂p along the solution; φ' = 2p has no Jacobian with respect to φ, so φ only receives it.
             change = lu_solve(factors, c * (inner @ moved), check_finite=False)
             more = np.concatenate([(left * change[:, None]).T @ queries, (right * change[:, None]).T @ keys])
             whole_move = first + inverse @ more

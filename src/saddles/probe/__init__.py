@@ -1,5 +1,11 @@
 """The probe: rank growth of real transformers, live or from checkpoints.
 
+- `layouts`: where a model keeps the weights of its attention heads;
+- `weights`: a live model, checkpoints and series of them, and the change of a matrix;
+- `measuring`: spectra and ranks of one model against a reference;
+- `recording`: measurements while a model trains; `inspection`: measurements of a series of checkpoints;
+- `lora`: the LoRA ranks that a fine-tuned model needs.
+
 Torch and the libraries on it are imported when they are used, not before.
 """
 
@@ -21,8 +27,8 @@ if TYPE_CHECKING:
     from saddles.probe.recording.huggingface import SaddlesCallback as SaddlesCallback
     from saddles.probe.recording.journal import recorded as recorded
     from saddles.probe.recording.lightning import LightningSaddles as LightningSaddles
-    from saddles.probe.recording.recorder import watch as watch
-    from saddles.probe.weights.live import heads as heads
-    from saddles.probe.weights.live import spectra as spectra
+    from saddles.probe.recording.recorder import record as record
+    from saddles.probe.weights.live_model import heads as heads
+    from saddles.probe.weights.live_model import spectra as spectra
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__, renamed={"watch": "record"})

@@ -4,7 +4,7 @@ A piece is one layer's heads or one matrix of one checkpoint. At most the tensor
 tensors of one matrix, are in memory.
 
     DIR/run.json          what is measured, and whether it is finished
-    DIR/parts/            finished pieces, used when the work goes on, removed at the end
+    DIR/parts/            finished pieces, used when the work is resumed, removed at the end
     DIR/trajectory.zarr   the result; after an interruption, the checkpoints that are complete
 """
 
@@ -16,28 +16,36 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from saddles.core.provenance import machine, versions
-from saddles.core.store import load, save
-from saddles.core.trajectory import FINISHED
+from saddles.core.status import FINISHED, Ending, Status
+from saddles.core.store import load, write_zarr
 from saddles.errors import SaddlesError
 from saddles.measures.factored import rank_measures
 from saddles.probe.layouts.layout import Head, Layout, Module
-from saddles.probe.measuring import Each, Row, label, measure_heads, measure_initial, need_heads, pad
-from saddles.probe.threads import calm_pool
+from saddles.probe.measuring import (
+    Map,
+    Row,
+    measure_heads,
+    measure_initial,
+    need_heads,
+    pad,
+    read_row,
+    to_trajectory,
+    write_row,
+)
+from saddles.probe.weights.checkpoint_series import Series, find_places, open_series
 from saddles.probe.weights.checkpoints import Source, Weights
-from saddles.probe.weights.series import Series, find_places, open_series
-from saddles.probe.weights.weight_change import delta, effort, spectrum_of
+from saddles.probe.weights.weight_change import effort, spectrum_of, weight_change
+from saddles.runtime.files import explained, refuse_existing, write_json
 from saddles.runtime.progress import bar
-
-INTERRUPTED = "stopped: interrupted"
+from saddles.runtime.threads import torch_pool
 
 
 def inspect(
@@ -48,21 +56,21 @@ def inspect(
     only: str | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> xr.DataTree:
-    """Measure every head's ΔKQ and ΔVO and every matrix' ΔW along a series of checkpoints.
+    """Measure ΔKQ and ΔVO of every head and ΔW of every matrix along a series of checkpoints.
 
     Args:
         paths: a folder of checkpoints, one checkpoint, or a list of them: Hugging Face folders, .safetensors,
-            torch files. The series is checked first (see `saddles.probe.weights.series`).
-        reference: the model at the start; None takes the first checkpoint, which then is no row of the result.
+            torch files. The series is checked first (see `saddles.probe.weights.checkpoint_series`).
+        reference: the model at the start; None takes the first checkpoint, which is then not a row of the result.
         modules: measure the plain matrices too. Their spectra are complete and exact to the accuracy that
             `saddles.probe.weights.weight_change` states; they take most of the time, ten processor seconds and more
             for a matrix 4096 wide.
         only: a regular expression; matrices whose name it does not match are left out.
-        out: a folder for the result. The same call goes on where an interrupted one stopped; a finished one is
+        out: a folder for the result. The same call resumes where an interrupted one stopped; a finished one is
             read back; a folder of anything else is refused.
 
     Returns:
-        groups `heads` and `modules` as `saddles.probe.spectra` gives them, one `time` a checkpoint; notes on the
+        groups `heads` and `modules` as `saddles.probe.spectra` gives them, one `time` per checkpoint; notes on the
         series in the attribute `notes`, a JSON list.
     """
     began = time.perf_counter()
@@ -77,9 +85,10 @@ def inspect(
         store.begin(series)
         work.carry_out()
     except BaseException as error:
-        stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"stopped: {error}"
-        with contextlib.suppress(OSError, SaddlesError):  # on a full disk, what stopped the work is told
-            store.end(work.tree(stopped, began), stopped)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
+        with contextlib.suppress(OSError, SaddlesError):  # on a full disk the error that is raised is the first one
+            store.end(work.tree(status, began), status)
         raise
     tree = work.tree(FINISHED, began)
     assert tree is not None
@@ -90,7 +99,7 @@ def inspect(
 def planned_folder(
     paths: Sequence[Source], reference: Source | None = None, modules: bool = True, only: str | None = None
 ) -> Path:
-    """Where an inspection goes if nothing is said: runs/inspect/HASH, the same for the same checkpoints and words."""
+    """The default folder of an inspection: runs/inspect/HASH, the same for the same checkpoints and options."""
     places = [str(Path(str(place)).resolve()) for place in find_places(paths)[0]]
     words = [*places, str(reference), str(modules), str(only)]
     return Path("runs") / "inspect" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:10]
@@ -102,22 +111,18 @@ def _chosen(layout: Layout, only: str | None) -> tuple[Module, ...]:
     try:
         kept = tuple(module for module in layout.modules if re.search(only, module.parameter))
     except re.error as error:
-        raise SaddlesError.about(
-            f"only={only!r} came", "a regular expression is needed", f"it says: {error}"
-        ) from error
+        raise SaddlesError.must_be("only", f"a regular expression ({error})", only) from error
     if not kept:
-        raise SaddlesError.about(
-            f"only={only!r} came",
-            f"it matches none of {len(layout.modules)} matrices",
-            f"one is {layout.modules[0].parameter}",
+        raise SaddlesError(
+            f"`only` = {only!r} matches none of {len(layout.modules)} matrices; one is {layout.modules[0].parameter}."
         )
     return kept
 
 
-def _identity(series: Series, layout: Layout) -> dict[str, Any]:
+def _identity(series: Series, layout: Layout) -> dict[str, object]:
     """What would be measured, by content."""
     names = hashlib.sha256("\n".join(module.parameter for module in layout.modules).encode()).hexdigest()[:16]
-    return {"prints": list(series.prints), "steps": list(series.steps), "modules": names}
+    return {"prints": list(series.fingerprints), "steps": list(series.steps), "modules": names}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,26 +135,27 @@ class Work:
 
     def carry_out(self) -> None:
         """Make every piece that is not there yet."""
-        with calm_pool(1) as pool:  # a second thread would hold another product's tensors
+        with torch_pool(1) as pool:  # a second thread would hold another product's tensors
             pieces = list(self._pieces(pool.map))
             with bar("spectra of changes", sum(amount for _, amount, _ in pieces)) as progress:
                 for name, amount, make in pieces:
                     self.store.piece(name, make)
                     progress.advance(amount)
 
-    def _pieces(self, each: Each) -> Iterator[tuple[str, float, Callable[[], Row]]]:
+    def _pieces(self, mapping: Map) -> Iterator[tuple[str, float, Callable[[], Row]]]:
         """Name, effort and work of every piece."""
         start = self.series.start
         for layer, heads in self.layout.layers().items():
-            yield f"start-{layer}", _head_effort(heads, start) / 4, partial(_initial, heads, start, each)
+            # One product instead of a change, which is two of twice the width: about a quarter of the work.
+            yield f"start-{layer}", _head_effort(heads, start) / 4, partial(_initial, heads, start, mapping)
         for place, point in enumerate(self.series.points):
             for layer, heads in self.layout.layers().items():
-                work = partial(_heads, heads, point, start, each)
+                work = partial(_heads, heads, point, start, mapping)
                 yield f"{place}-heads-{layer}", _head_effort(heads, start), work
             for number, module in enumerate(self.layout.modules):
                 yield f"{place}-module-{number}", effort(module.shape), partial(_module, module, point, start)
 
-    def tree(self, status: str, began: float) -> xr.DataTree | None:
+    def tree(self, status: Status, began: float) -> xr.DataTree | None:
         """The checkpoints that are complete, labelled; None where none is."""
         layers, count = range(len(self.layout.layers())), len(self.layout.modules)
         first = self._joined([f"start-{layer}" for layer in layers])
@@ -166,8 +172,9 @@ class Work:
             steps.append(step)
         if first is None or not rows:
             return None
-        found = label(self.layout, steps, rows, {name: values[:, 0] for name, values in first.items()}, status)
-        facts = {
+        start = {name: values[:, 0] for name, values in first.items()}
+        tree = to_trajectory(self.layout, steps, rows, start, status)
+        tree.attrs |= {
             "kind": "inspection",
             "reference": self.series.start.place,
             "checkpoints": json.dumps([point.place for point in self.series.points[: len(steps)]], ensure_ascii=False),
@@ -175,8 +182,7 @@ class Work:
             "stored_as": ", ".join(sorted({self.series.start.types[name] for name in self.layout.parameters()})),
             "wall_time_s": round(self.store.spent + time.perf_counter() - began, 3),
         }
-        found.attrs |= facts
-        return found
+        return tree
 
     def _joined(self, names: list[str]) -> Row | None:
         """Pieces along a new first axis; None where one is not there."""
@@ -188,23 +194,22 @@ class Work:
 
 
 def _module(module: Module, point: Weights, start: Weights) -> Row:
-    found = spectrum_of(delta(module.parameter, point, start))
-    return {"singular_value": found.values, "noise_floor": np.asarray(found.noise_floor)}
+    spectrum = spectrum_of(weight_change(module.parameter, point, start))
+    return {"singular_value": spectrum.values, "noise_floor": np.asarray(spectrum.noise_floor)}
 
 
-def _heads(heads: Sequence[Head], point: Weights, start: Weights, each: Each) -> Row:
-    found = measure_heads(Layout(tuple(heads), (), ()), point.read, start.read, each)
-    if np.isnan(found["singular_value"]).any():
-        raise SaddlesError.about(
-            f"{heads[0].attention} of {point.place} or of the reference holds numbers that are not finite",
-            "finite weights are needed",
-            "did the training diverge?",
+def _heads(heads: Sequence[Head], point: Weights, start: Weights, mapping: Map) -> Row:
+    row = measure_heads(Layout(tuple(heads), (), ()), point.read, start.read, mapping)
+    if np.isnan(row["singular_value"]).any():
+        raise SaddlesError(
+            f"{heads[0].attention} of {point.place} or of the reference holds numbers that are not finite. Did the "
+            "training diverge?"
         )
-    return found
+    return row
 
 
-def _initial(heads: Sequence[Head], start: Weights, each: Each) -> Row:
-    return measure_initial(Layout(tuple(heads), (), ()), start.read, each)
+def _initial(heads: Sequence[Head], start: Weights, mapping: Map) -> Row:
+    return measure_initial(Layout(tuple(heads), (), ()), start.read, mapping)
 
 
 def _shape(head: Head, start: Weights) -> tuple[int, int]:
@@ -213,7 +218,7 @@ def _shape(head: Head, start: Weights) -> tuple[int, int]:
 
 
 def _head_effort(heads: Sequence[Head], start: Weights) -> float:
-    """Billions of operations: two products, two QR of d × 2d_h and a core."""
+    """Billions of operations, about: two QR of d × 2d_h and one 2d_h × 2d_h core for each of two products."""
     width, inner = _shape(heads[0], start)
     return len(heads) * (32.0 * width * inner**2 + 200.0 * inner**3) / 1e9
 
@@ -221,12 +226,12 @@ def _head_effort(heads: Sequence[Head], start: Weights) -> float:
 class Store:
     """Pieces in memory, or in a folder that survives interruption."""
 
-    def __init__(self, folder: Path | None, identity: dict[str, Any]) -> None:
+    def __init__(self, folder: Path | None, identity: Mapping[str, object]) -> None:
         self.folder, self.identity = folder, identity
         self.memory: dict[str, Row] = {}
         self.record = self._record()
-        self.spent = float(self.record.get("wall_time_s", 0.0))
-        self.finished = self.record.get("status") == FINISHED
+        self.spent = float(str(self.record.get("wall_time_s", 0.0)))
+        self.finished = Status.parse(self.record.get("status", Ending.RUNNING)).ok
 
     @property
     def trajectory(self) -> Path:
@@ -234,24 +239,21 @@ class Store:
         assert self.folder is not None
         return self.folder / "trajectory.zarr"
 
-    def _record(self) -> dict[str, Any]:
-        if self.folder is None or not self.folder.exists():
+    def _record(self) -> dict[str, object]:
+        """What run.json says of an earlier call; anything else in the folder is refused."""
+        if self.folder is None:
             return {}
-        if not self.folder.is_dir() or (any(self.folder.iterdir()) and not (self.folder / "run.json").is_file()):
-            raise SaddlesError.about(f"{self.folder} exists already", "nothing is overwritten", "choose another folder")
-        if not (self.folder / "run.json").is_file():
+        file = self.folder / "run.json"
+        if not file.is_file():
+            refuse_existing(self.folder)
             return {}
         try:
-            record = json.loads((self.folder / "run.json").read_text("utf-8"))
+            record = json.loads(file.read_text("utf-8"))
         except ValueError as error:
-            raise SaddlesError.about(
-                f"{self.folder / 'run.json'} cannot be read", "it must be JSON", "choose another folder"
-            ) from error
+            raise SaddlesError(f"{file} cannot be read as JSON. Choose another folder.") from error
         if record.get("identity") != self.identity:
-            raise SaddlesError.about(
-                f"{self.folder} holds another run",
-                "it can only go on with the same checkpoints",
-                "choose another folder",
+            raise SaddlesError(
+                f"{self.folder} holds another run: its checkpoints or options differ. Choose another folder."
             )
         return record
 
@@ -259,65 +261,44 @@ class Store:
         """Make the folder and say what is measured."""
         if self.folder is None:
             return
-        try:
-            (self.folder / "parts").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SaddlesError.about(
-                f"{self.folder} cannot be written ({error.strerror})",
-                "a folder with write permission is needed",
-                "choose another place",
-            ) from error
         self.record |= {
             "kind": "inspection", "identity": self.identity, "reference": series.start.place,
             "checkpoints": [point.place for point in series.points], "notes": list(series.notes),
-            "versions": versions(), "machine": machine(), "status": "running",
+            "versions": versions(), "machine": machine(), "status": str(Ending.RUNNING),
         }  # fmt: skip
-        self._write()
+        with explained(self.folder):
+            (self.folder / "parts").mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "run.json", self.record)
 
-    def end(self, tree: xr.DataTree | None, status: str) -> None:
+    def end(self, tree: xr.DataTree | None, status: Status) -> None:
         """Write what is complete; at the end of all work, remove the pieces."""
         if self.folder is None or not (self.folder / "parts").is_dir():
             return
         if tree is not None:
-            shutil.rmtree(self.trajectory, ignore_errors=True)
-            save(tree, self.trajectory)
+            write_zarr(tree, self.trajectory, replace=True)
             self.record["wall_time_s"] = tree.attrs["wall_time_s"]
-        self.record["status"] = status
-        self._write()
-        if status == FINISHED:
+        self.record["status"] = str(status)
+        write_json(self.folder / "run.json", self.record)
+        if status.ok:
             shutil.rmtree(self.folder / "parts", ignore_errors=True)
-
-    def _write(self) -> None:
-        assert self.folder is not None
-        draft = self.folder / ".run.json"
-        draft.write_text(json.dumps(self.record, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        os.replace(draft, self.folder / "run.json")
 
     def piece(self, name: str, make: Callable[[], Row]) -> None:
         """Make a piece unless it is there."""
         if self.read(name) is not None:
             return
-        made = make()
+        row = make()
         if self.folder is None:
-            self.memory[name] = made
+            self.memory[name] = row
             return
-        draft = self.folder / "parts" / f".{name}.npz"
-        try:
-            np.savez(draft, **made)  # pyright: ignore[reportArgumentType]
-            os.replace(draft, self.folder / "parts" / f"{name}.npz")
-        except OSError as error:
-            raise SaddlesError.about(
-                f"{self.folder} cannot be written ({error.strerror})",
-                "room and permission are needed, and what is measured is kept",
-                "make room and give the same command again",
-            ) from error
+        with explained(self.folder, "What is measured is kept: make room and give the same command again"):
+            write_row(self._file(name), row)
 
     def read(self, name: str) -> Row | None:
         """A piece, or None where it is not there."""
         if self.folder is None:
             return self.memory.get(name)
-        file = self.folder / "parts" / f"{name}.npz"
-        if not file.is_file():
-            return None
-        with np.load(file, allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
+        return read_row(self._file(name)) if self._file(name).is_file() else None
+
+    def _file(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / "parts" / f"{name}.npz"

@@ -4,7 +4,6 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -14,6 +13,9 @@ from saddles.core.provenance import machine
 from saddles.figures import probe as figures
 from saddles.measures.growth import rank_growth
 from saddles.report.page import fact_list, html_page, picture, scrolled, text
+from saddles.runtime.files import write_text
+
+HEADING = "saddles: rank growth over a series of checkpoints"
 
 FIGURES: dict[str, tuple[Callable[[xr.DataTree], Figure], str, str]] = {
     "stable_rank": (
@@ -29,7 +31,7 @@ FIGURES: dict[str, tuple[Callable[[xr.DataTree], Figure], str, str]] = {
     "singular_values": (
         figures.singular_values,
         "Singular values over training",
-        "Each line is one singular value of one head's change; what rounding alone could make is grey.",
+        "Each line is one singular value of one head's change; what rounding alone could produce is grey.",
     ),
     "heads": (figures.heads_that_moved, "Which heads moved", "Every head's change at the last step."),
     "matrices": (
@@ -42,7 +44,7 @@ FIGURES: dict[str, tuple[Callable[[xr.DataTree], Figure], str, str]] = {
 
 def write_inspection(tree: xr.DataTree, folder: Path) -> Path:
     """Write folder/report.html and each figure as PNG and SVG; returns the page."""
-    parts = [f"<h1>{text(_heading(tree))}</h1>", f'<p class="soft">{text(_summary(tree))}</p>']
+    parts = [f"<h1>{text(HEADING)}</h1>", f'<p class="soft">{text(_summary(tree))}</p>']
     notes = json.loads(tree.attrs.get("notes", "[]"))
     if notes:
         parts.append(f"<h2>About the series</h2><ul>{''.join(f'<li>{text(note)}</li>' for note in notes)}</ul>")
@@ -60,36 +62,30 @@ def write_inspection(tree: xr.DataTree, folder: Path) -> Path:
         parts += ["<h2>Matrices, last step</h2>", _modules(tree)]
     parts += ["<h2>Skipped</h2>", _skipped(tree), "<h2>Provenance</h2>", fact_list(_facts(tree))]
     page = folder / "report.html"
-    draft = folder / ".report.html"
-    draft.write_text(html_page(_heading(tree), parts), "utf-8")
-    draft.replace(page)
+    write_text(page, html_page(HEADING, parts))
     return page
 
 
 def growth_sentences(tree: xr.DataTree) -> list[str]:
-    """How ranks grew from row to row, as measured."""
+    """Sentences on how ranks grew from row to row."""
     heads = tree["heads"].to_dataset()
     lines = []
     for product in heads["product"].values:
-        found = rank_growth(heads.sel(product=[product]))
-        share = found.attrs["share"]
-        if not int(found["rises"]):
+        growth = rank_growth(heads.sel(product=[product]))
+        share = growth.attrs["share"]
+        if not int(growth["rises"]):
             lines.append(f"{product}: no singular value became active.")
             continue
-        ends = found["active"].isel(time=-1)
+        ends = growth["active"].isel(time=-1)
         lines.append(
             f"{product}: counting singular values above {share:g} of the head's largest and above rounding, the rank "
-            f"rose in {int(found['rises'])} of {found['gain'].size} head-rows, by one in "
-            f"{100 * float(found['single']):.0f} % of those and by at most {int(found['largest_gain'])}; it fell in "
-            f"{100 * float(found['falls']):.0f} %. At the end it is {float(ends.mean()):.1f} on average "
+            f"rose in {int(growth['rises'])} of {growth['gain'].size} head-rows, by one in "
+            f"{100 * float(growth['single']):.0f} % of those and by at most {int(growth['largest_gain'])}; it fell in "
+            f"{100 * float(growth['falls']):.0f} %. At the end it is {float(ends.mean()):.1f} on average "
             f"({int(ends.min())} to {int(ends.max())})."
         )
-    lines.append("Ranks that appear between two rows cannot be told apart: rows closer in time decide more.")
+    lines.append("Ranks that appear between the same two rows cannot be distinguished: closer checkpoints tell more.")
     return lines
-
-
-def _heading(tree: xr.DataTree) -> str:
-    return "saddles: rank growth over a series of checkpoints"
 
 
 def _summary(tree: xr.DataTree) -> str:
@@ -116,7 +112,7 @@ def _layers(tree: xr.DataTree) -> str:
     last = heads.isel(time=-1)
     rows = []
     for layer in heads["layer"].values:
-        cells: list[Any] = [int(layer), str(last["attention"].sel(layer=layer).values)]
+        cells = [str(int(layer)), str(last["attention"].sel(layer=layer).values)]
         for product in heads["product"].values:
             ranks = last["stable_rank"].sel(layer=layer, product=product)
             start = float(last["initial_stable_rank"].sel(layer=layer, product=product).mean())
@@ -147,7 +143,7 @@ def _modules(tree: xr.DataTree, count: int = 60) -> str:
     return _table(names, rows, numbers=6) + more
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: int) -> str:
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> str:
     """A table whose last `numbers` columns are numbers."""
     marks = [""] * (len(names) - numbers) + [' class="number"'] * numbers
     head = "".join(f'<th scope="col"{m}>{text(name)}</th>' for m, name in zip(marks, names, strict=True))
@@ -166,7 +162,7 @@ def _skipped(tree: xr.DataTree) -> str:
     return f"<ul>{''.join(rows)}</ul>"
 
 
-def _facts(tree: xr.DataTree) -> dict[str, Any]:
+def _facts(tree: xr.DataTree) -> dict[str, object]:
     kept = ("status", "reference", "checkpoints", "stored_as", "wall_time_s")
     known = {key.replace("_", " "): tree.attrs[key] for key in kept if key in tree.attrs}
     return {**known, **json.loads(tree.attrs.get("versions", "{}")), **machine()}

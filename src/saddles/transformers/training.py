@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from saddles.core.status import Status
 from saddles.errors import SaddlesError
-from saddles.probe.recording.recorder import watch
+from saddles.probe.recording.recorder import record
 from saddles.training import processes
 from saddles.training.checkpoint import Checkpoint, History, Row
 from saddles.training.device import mixed_precision, within_memory
@@ -73,7 +73,7 @@ def train(
     with (
         within_memory(f"split batches with accumulate={2 * recipe.accumulate}, or lower batch"),
         _without_warnings_of_waiting(),
-        watch(model, every, out=recording, step=history.step) as recorder,
+        record(model, every, out=recording, step=history.step) as recorder,
     ):
 
         def step(number: int) -> Tensor:

@@ -1,19 +1,17 @@
 """Adapters: from names and shapes to heads, by structure.
 
-A family is recognised by how the names of its projections end, whatever stands before, and by
-their shapes. Nothing here opens a tensor.
+A family is recognised by how the names of its projections end, whatever precedes, and by their shapes. Nothing here
+opens a tensor.
 
-- `separate`: four matrices a block. Grouped-query attention shows in the shapes: fewer rows in K
-  and V than in Q, and query head h pairs with key head h // (heads per key head).
-- `fused`: one matrix holds Q, K and V, block after block (`"blocks"`) or head by head
-  (`"interleaved"`).
+- `separate`: four matrices per block. Grouped-query attention shows in the shapes: fewer rows in K and V than in Q,
+  and query head h pairs with key head h // (query heads per key head).
+- `fused`: one matrix holds Q, K and V, one after the other (`"blocks"`) or head by head (`"interleaved"`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from saddles.probe.layouts.head_counts import head_counts, is_rotary, stated
+from saddles.probe.layouts.head_counts import Config, head_counts, is_rotary, stated
 from saddles.probe.layouts.layout import Factor
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -47,7 +45,7 @@ class Refused:
     reason: str
 
 
-Adapter = Callable[[Shapes, Mapping[str, Any], Mapping[str, int]], Iterator[Attention | Refused]]
+Adapter = Callable[[Shapes, Config, Mapping[str, int]], Iterator[Attention | Refused]]
 """(shapes, configuration, head counts by module) -> blocks, found or refused with a reason."""
 
 
@@ -58,7 +56,7 @@ class _NotUnderstood(Exception):  # noqa: N818
 def separate(family: str, q: str, k: str, v: str, o: str) -> Adapter:
     """An adapter for blocks with four matrices of torch.nn.Linear, named by how their parameters end."""
 
-    def find(shapes: Shapes, config: Mapping[str, Any], counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
+    def find(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
         for block in _blocks(shapes, (q, k, v, o)):
             names = {kind: block + end for kind, end in zip("QKVO", (q, k, v, o), strict=True)}
             stored = {kind: shapes[name] for kind, name in names.items()}
@@ -106,13 +104,13 @@ def fused(family: str, qkv: str, o: str, order: str = "blocks") -> Adapter:
 
     Args:
         qkv, o: how the two parameters' names end.
-        order: "blocks" for all of Q, then K, then V (K and V may have fewer heads); "interleaved"
-            for Q, K and V of the first head, then of the second.
+        order: "blocks" for all of Q, then K, then V (K and V may have fewer heads); "interleaved" for Q, K and V of
+            the first head, then of the second.
 
-    A matrix stored as (in, out), as in GPT-2, is told from its shape.
+    A matrix stored as (in, out), as in GPT-2, is recognised by its shape.
     """
 
-    def find(shapes: Shapes, config: Mapping[str, Any], counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
+    def find(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
         for block in _blocks(shapes, (qkv, o)):
             try:
                 heads, conv1d = _fused_heads(block, (block + qkv, block + o), shapes, config, counts, order)
@@ -129,18 +127,19 @@ def _fused_heads(
     block: str,
     names: tuple[str, str],
     shapes: Shapes,
-    config: Mapping[str, Any],
+    config: Config,
     counts: Mapping[str, int],
     order: str,
 ) -> tuple[tuple[Mapping[str, Factor], ...], bool]:
     qkv, o = names
     first, second = shapes[qkv]
+    # Stored as (in, out), the joint side is the second and longer than the model is wide; (out, in) has it first.
     conv1d = second > first and second > max(shapes[o])
     joint, inner = (second, shapes[o][0]) if conv1d else (first, shapes[o][1])
     number, width = _heads(block, inner, config, counts)
     keys = _part(joint - inner, 2 * width, "rows beyond the queries in the joint matrix")
     if order == "interleaved" and keys != number:
-        raise _NotUnderstood(f"the joint matrix has {joint} rows, not 3 × {inner}, so its heads cannot be told apart")
+        raise _NotUnderstood(f"the joint matrix has {joint} rows, not 3 × {inner}, so its heads cannot be separated")
     if number % keys:
         raise _NotUnderstood(f"{number} query heads cannot share {keys} key heads evenly")
     _check_keys(block, keys, config)
@@ -155,15 +154,16 @@ def _fused_heads(
         joined = {kind: (begin, begin + width) for kind, begin in begins(head).items()}
         own = (head * width, (head + 1) * width)
         if conv1d:
-            found = {kind: Factor(qkv, columns=span) for kind, span in joined.items()}
-            return found | {"O": Factor(o, rows=own, transposed=True)}
-        found = {kind: Factor(qkv, rows=span, transposed=True) for kind, span in joined.items()}
-        return found | {"O": Factor(o, columns=own)}
+            inputs = {kind: Factor(qkv, columns=span) for kind, span in joined.items()}
+            return inputs | {"O": Factor(o, rows=own, transposed=True)}
+        inputs = {kind: Factor(qkv, rows=span, transposed=True) for kind, span in joined.items()}
+        return inputs | {"O": Factor(o, columns=own)}
 
     return tuple(one(head) for head in range(number)), conv1d
 
 
 def _blocks(shapes: Shapes, ends: tuple[str, ...]) -> Iterator[str]:
+    """Names of the blocks that have a matrix with each of these endings, with their final dot."""
     for name, shape in shapes.items():
         if not (name == ends[0] or name.endswith("." + ends[0])):
             continue
@@ -172,24 +172,25 @@ def _blocks(shapes: Shapes, ends: tuple[str, ...]) -> Iterator[str]:
             yield block
 
 
-def _heads(block: str, inner: int, config: Mapping[str, Any], counts: Mapping[str, int]) -> tuple[int, int]:
+def _heads(block: str, inner: int, config: Config, counts: Mapping[str, int]) -> tuple[int, int]:
     """Number of query heads and their width."""
     number, width = head_counts(block, config, counts)
     if number is None:
         raise _NotUnderstood("the number of heads is not known: pass a configuration with num_attention_heads")
-    found = _part(inner, number, "rows of the query matrix")
-    if width is not None and width != found:
-        raise _NotUnderstood(f"its queries have width {found} a head, but the configuration says head_dim = {width}")
-    return number, found
+    measured = _part(inner, number, "rows of the query matrix")
+    if width is not None and width != measured:
+        raise _NotUnderstood(f"its heads have width {measured}, but the configuration says head_dim = {width}")
+    return number, measured
 
 
-def _check_keys(block: str, keys: int, config: Mapping[str, Any]) -> None:
+def _check_keys(block: str, keys: int, config: Config) -> None:
     said = stated(block, config, ("num_key_value_heads",))
     if said is not None and keys != said:
         raise _NotUnderstood(f"it has {keys} key heads, but the configuration says num_key_value_heads = {said}")
 
 
 def _part(whole: int, parts: int, what: str) -> int:
+    """A whole number of rows or heads, or the block is refused."""
     if whole <= 0 or whole % parts:
         raise _NotUnderstood(f"{whole} {what} cannot be divided by {parts}")
     return whole // parts
@@ -210,11 +211,11 @@ _registry: list[Adapter] = [
 
 
 def register(adapter: Adapter) -> Adapter:
-    """Add an adapter of your own; it is asked before the others. Also a decorator."""
+    """Add an adapter of your own; it is tried before the others. Also a decorator."""
     _registry.insert(0, adapter)
     return adapter
 
 
 def adapters() -> tuple[Adapter, ...]:
-    """All adapters, in the order in which they are asked."""
+    """All adapters, in the order in which they are tried."""
     return tuple(_registry)

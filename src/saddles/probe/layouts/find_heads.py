@@ -1,56 +1,57 @@
 """Find the heads of a model from names, shapes and a configuration."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from saddles.probe.layouts.adapters import Attention, Refused, Shapes, adapters
-from saddles.probe.layouts.layout import Head, Layout, Module, factor_names, natural
+from saddles.probe.layouts.head_counts import Config
+from saddles.probe.layouts.layout import Head, Layout, Module, factor_names, natural_order
 
 _ATTENTION_WORDS = ("attn", "attention")
 _PEFT_WORDS = (".base_layer.", ".lora_A.", ".lora_B.", ".lora_embedding_")
 
 
 def find_layout(
-    shapes: Mapping[str, tuple[int, ...]],
-    config: Mapping[str, Any] | None = None,
+    shapes: Shapes,
+    config: Config | None = None,
     counts: Mapping[str, int] | None = None,
 ) -> Layout:
-    """Ask every registered adapter where the heads lie.
+    """Find where the heads lie, by trying every registered adapter.
 
     Args:
         shapes: parameter name -> shape, of a live model or of a checkpoint.
-        config: the model's configuration (`model.config.to_dict()` or config.json); only head
-            counts and the rotary embedding are read from it.
+        config: the model's configuration (`model.config.to_dict()` or config.json); only head counts and the rotary
+            embedding are read from it.
         counts: module name -> number of heads, where modules know it themselves.
 
-    What no adapter knows is listed under `skipped` with a reason; nothing here fails.
+    What no adapter understands is listed under `skipped` with a reason; nothing here fails.
     """
     shapes = {name: tuple(int(n) for n in shape) for name, shape in shapes.items()}
-    blocks, refused = _ask(shapes, config or {}, counts or {})
-    blocks.sort(key=lambda block: natural(block.name))
+    blocks, refused = _try_adapters(shapes, config or {}, counts or {})
+    blocks.sort(key=lambda block: natural_order(block.name))
     heads = tuple(
         Head(layer, head, factors, block.name, block.family, block.rotary, block.normalised)
         for layer, block in enumerate(blocks)
         for head, factors in enumerate(block.heads)
     )
     turned = _conv1d(blocks, shapes)
-    matrices = [name for name, shape in sorted(shapes.items(), key=lambda row: natural(row[0])) if _is_matrix(shape)]
+    matrices = [
+        name for name, shape in sorted(shapes.items(), key=lambda row: natural_order(row[0])) if _is_matrix(shape)
+    ]
     modules = tuple(Module(name, (shapes[name][0], shapes[name][1]), name in turned) for name in matrices)
     return Layout(heads, modules, _skipped(shapes, heads, refused))
 
 
-def _ask(
-    shapes: Shapes, config: Mapping[str, Any], counts: Mapping[str, int]
-) -> tuple[list[Attention], dict[str, str]]:
-    found: dict[str, Attention] = {}
+def _try_adapters(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> tuple[list[Attention], dict[str, str]]:
+    """Blocks that an adapter understood, and reasons for those that none did; the first adapter wins."""
+    understood: dict[str, Attention] = {}
     refused: dict[str, str] = {}
     for adapter in adapters():
         for block in adapter(shapes, config, counts):
             if isinstance(block, Refused):
                 refused.setdefault(block.name, block.reason)
             else:
-                found.setdefault(block.name, block)
-    return list(found.values()), {name: reason for name, reason in refused.items() if name not in found}
+                understood.setdefault(block.name, block)
+    return list(understood.values()), {name: reason for name, reason in refused.items() if name not in understood}
 
 
 def _conv1d(blocks: list[Attention], shapes: Shapes) -> set[str]:
@@ -72,9 +73,9 @@ def _is_matrix(shape: tuple[int, ...]) -> bool:
 
 
 def _skipped(shapes: Shapes, heads: tuple[Head, ...], refused: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    rows = sorted(refused.items(), key=lambda row: natural(row[0]))
+    rows = sorted(refused.items(), key=lambda row: natural_order(row[0]))
     used = factor_names(heads)
-    for name, shape in sorted(shapes.items(), key=lambda row: natural(row[0])):
+    for name, shape in sorted(shapes.items(), key=lambda row: natural_order(row[0])):
         if name in used or any(name.startswith(f"{block}.") for block in refused):
             continue
         reason = _reason(name, shape)
@@ -85,11 +86,11 @@ def _skipped(shapes: Shapes, heads: tuple[Head, ...], refused: Mapping[str, str]
 
 def _reason(name: str, shape: tuple[int, ...]) -> str | None:
     if any(word in name for word in _PEFT_WORDS):
-        return "part of a PEFT adapter: merge it first (merge_and_unload), its heads are not looked for"
+        return "part of a PEFT adapter: merge it first (merge_and_unload) to have its heads measured"
     if len(shape) < 2 or (min(shape) <= 1 and len(shape) == 2):
         return "a vector has no spectrum"
     if len(shape) > 2:
-        return f"a tensor with {len(shape)} axes is no matrix"
+        return f"a tensor with {len(shape)} axes is not a matrix"
     if any(word in name.lower() for word in _ATTENTION_WORDS):
-        return "looks like attention, but no adapter knows its structure: register one (heads only; its ΔW is measured)"
+        return "looks like attention of an unknown structure: register an adapter (its ΔW alone is measured)"
     return None

@@ -1,7 +1,7 @@
 """Where the heads of a transformer lie: names and slices, never tensors.
 
-A layout is made from parameter names, their shapes and a configuration, so it serves a live
-model and a checkpoint whose tensors have not been read alike.
+A layout is made from parameter names, their shapes and a configuration, so it serves a live model and a checkpoint
+whose tensors have not been read alike.
 """
 
 import dataclasses
@@ -9,9 +9,23 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-KINDS = ("K", "Q", "V", "O")
+
+@runtime_checkable
+class Array(Protocol):
+    """A NumPy array or a torch tensor, as far as the probe needs it; its methods return the same kind."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, part: int | slice | tuple[slice, slice], /) -> Any: ...
+
+    def swapaxes(self, first: int, second: int, /) -> Any: ...
+
+
+AnyArray = TypeVar("AnyArray", bound=Array)
+
 PRODUCTS = {"KQ": ("K", "Q"), "VO": ("V", "O")}
 """The two products of a head: W_K W_Qᵀ and W_V W_Oᵀ."""
 
@@ -22,9 +36,9 @@ class Factor:
 
     Args:
         parameter: the tensor's name.
-        rows: first and last+1 row taken, None for all.
+        rows: the first row and the one after the last, None for all.
         columns: the same for columns.
-        transposed: whether the slice lies as d_h × d and is turned.
+        transposed: the slice is stored as d_h × d.
         index: for a tensor with three axes: which matrix along the first.
     """
 
@@ -34,14 +48,14 @@ class Factor:
     transposed: bool = False
     index: int | None = None
 
-    def cut(self, tensor: Any) -> Any:
+    def cut(self, tensor: AnyArray) -> AnyArray:
         """The d × d_h factor, cut from its tensor (a view where the tensor allows one)."""
         part = tensor if self.index is None else tensor[self.index]
         if self.rows is not None:
             part = part[self.rows[0] : self.rows[1]]
         if self.columns is not None:
             part = part[:, self.columns[0] : self.columns[1]]
-        return part.T if self.transposed else part
+        return part.swapaxes(-1, -2) if self.transposed else part
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, int]:
         """(d, d_h) for a tensor stored with this shape."""
@@ -61,8 +75,8 @@ class Head:
         factors: the four factors W_K, W_Q, W_V, W_O under "K", "Q", "V", "O".
         attention: the name of the attention block.
         family: the adapter that found it.
-        rotary: a rotary embedding sits between W_Q and W_K; the product is the one at offset 0.
-        normalised: a norm of queries and keys sits between them; it is no part of the product.
+        rotary: a rotary embedding acts between W_Q and W_K; the product is the one at offset 0.
+        normalised: a norm of queries and keys acts between them; it is not part of the product.
     """
 
     layer: int
@@ -74,7 +88,7 @@ class Head:
     normalised: bool = False
 
     def parameters(self) -> set[str]:
-        """The names of the tensors it lies in."""
+        """The names of the tensors that hold it."""
         return {factor.parameter for factor in self.factors.values()}
 
 
@@ -114,10 +128,10 @@ class Layout:
 
     def layers(self) -> dict[int, list[Head]]:
         """Heads by layer."""
-        found: dict[int, list[Head]] = {}
+        layers: dict[int, list[Head]] = {}
         for head in self.heads:
-            found.setdefault(head.layer, []).append(head)
-        return found
+            layers.setdefault(head.layer, []).append(head)
+        return layers
 
     def head_parameters(self) -> tuple[str, ...]:
         """The tensors that hold heads, each once."""
@@ -153,15 +167,17 @@ class Layout:
         return "\n".join([f"{len(self.heads)} heads, {len(self.modules)} matrices", *lines])
 
 
-def _with_tuples(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if key in ("rows", "columns", "shape") and value else value for key, value in row.items()}
+def _with_tuples(row: dict[str, object]) -> dict[str, object]:
+    """JSON has lists only: the fields that are tuples of numbers become tuples again."""
+    pairs = ("rows", "columns", "shape")
+    return {key: tuple(value) if key in pairs and isinstance(value, list) else value for key, value in row.items()}
 
 
-def natural(name: str) -> list[tuple[int, int | str]]:
+def natural_order(name: str) -> list[tuple[int, int | str]]:
     """Sort key under which layers.10 comes after layers.9."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def factor_names(heads: Iterable[Head]) -> set[str]:
-    """All tensors that some heads lie in."""
+    """All tensors that hold some of these heads."""
     return set().union(*(head.parameters() for head in heads))

@@ -20,7 +20,7 @@ from saddles.errors import SaddlesError
 from saddles.probe.lora.budget import allocate
 from saddles.probe.lora.match import Match, Names, Target, match
 from saddles.probe.weights.checkpoints import Source, Weights, open_weights
-from saddles.probe.weights.weight_change import Delta, delta, effort, resolution, singular_values
+from saddles.probe.weights.weight_change import WeightChange, effort, resolution, singular_values, weight_change
 from saddles.runtime.files import explained, refuse_existing, write_text
 from saddles.runtime.progress import bar
 
@@ -251,10 +251,10 @@ def _spectra(pairs: Match, early: Weights, late: Weights) -> list[np.ndarray]:
     return spectra
 
 
-def change_of(target: Target, early: Weights, late: Weights) -> Delta:
+def change_of(target: Target, early: Weights, late: Weights) -> WeightChange:
     """ΔW of a target, as it is stored."""
     assert target.weight.tuned is not None
-    return delta(target.weight.tuned, late, early, target.weight.base)
+    return weight_change(target.weight.tuned, late, early, target.weight.base)
 
 
 def _biases(pairs: Match, early: Weights, late: Weights) -> tuple[list[float], tuple[LeftOut, ...]]:
@@ -293,7 +293,7 @@ def _change_norm(names: Names, early: Weights, late: Weights) -> float:
         if size[0] > shared
     ]
     if shared:
-        apart = delta(names.tuned or "", late, early, names.base, rows=shared)
+        apart = weight_change(names.tuned or "", late, early, names.base, rows=shared)
         norms += [float(block.norm()) for _, block in apart.blocks()]
     return _root(norms)
 

@@ -1,1 +1,1 @@
-"""Recording a training run while it goes."""
+"""Recording a model while it trains: copies of its weights, measured in the background, written row by row."""

@@ -1,34 +1,30 @@
-"""Who measures the copies of a recorder: threads beside the training loop, or a process of its own.
+"""What measures the copies of a recorder: threads beside the training loop, or a process of its own.
 
-A loop that feeds a GPU lives from the speed of its interpreter, and threads that measure take the interpreter's lock
-from it a thousand times a second. A process does not: it shares the memory of the copies, and is only told which of
-them to look at. Where the model is on the CPU both would share the same cores, and threads are simpler.
+A loop that feeds a GPU depends on the speed of its interpreter, and threads that measure take the interpreter's lock
+from it a thousand times per second. A process does not: it shares the memory of the copies, and is only told which of
+them to measure. Where the model is on the CPU both would share the same cores, and threads are simpler.
 """
 
-import io
-import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-import numpy as np
+from torch import Tensor
 
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
-from saddles.probe.measuring import Row, measure_heads, measure_modules
-from saddles.probe.recording.snapshot import Buffers, Place
+from saddles.probe.measuring import Row, measure_row
+from saddles.probe.recording.snapshot import Buffers, Place, mapped, size_of, views
+from saddles.runtime.threads import torch_pool
+from saddles.runtime.workers import Worker, WorkerLostError
 
 
 @runtime_checkable
-class Meter(Protocol):
-    """Measures one copy of the watched weights against the reference."""
+class Backend(Protocol):
+    """Measures one copy of the recorded weights against the reference."""
 
-    def row(self, copy: Buffers) -> Row:
+    def measure(self, copy: Buffers) -> Row:
         """Spectra and ranks, `heads/…` and `modules/…`."""
         ...
 
@@ -37,36 +33,45 @@ class Meter(Protocol):
         ...
 
 
-def measured(layout: Layout, now: Mapping[str, Any], start: Mapping[str, Any], modules: bool, each: Any) -> Row:
-    """One row, the layers gone through by `each`."""
-    found = measure_heads(layout, now.__getitem__, start.__getitem__, each)
-    row = {f"heads/{name}": array for name, array in found.items()}
-    if modules:
-        plain = measure_modules(layout, now.__getitem__, start.__getitem__)
-        row |= {f"modules/{name}": array for name, array in plain.items()}
-    return row
+class ThreadBackend:
+    """Measures in this process, with the threads of a pool."""
 
+    def __init__(self, layout: Layout, reference: Mapping[str, Tensor], modules: bool, pool: ThreadPoolExecutor):
+        self._layout, self._reference, self._modules, self._pool = layout, reference, modules, pool
 
-class Threads:
-    """A meter in this process."""
-
-    def __init__(self, layout: Layout, reference: Mapping[str, Any], modules: bool, pool: ThreadPoolExecutor) -> None:
-        self._known = (layout, reference, modules, pool)
-
-    def row(self, copy: Buffers) -> Row:
+    def measure(self, copy: Buffers) -> Row:
         """Measure with the pool's threads."""
-        layout, reference, modules, pool = self._known
-        return measured(layout, copy.tensors, reference, modules, pool.map)
+        now, start = copy.tensors.__getitem__, self._reference.__getitem__
+        return measure_row(self._layout, now, start, modules=self._modules, mapping=self._pool.map)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-class Process:
-    """A meter in a process of its own, which sees no GPU and ends with this one.
+@dataclass(frozen=True)
+class Shared:
+    """What the process of a `ProcessBackend` is told when it starts.
 
     Args:
-        layout: the heads.
+        layout: where the heads lie.
+        places: where tensors lie in a block of memory.
+        files: descriptors of the shared blocks; the first holds the start of training.
+        modules: whether plain matrices are measured too.
+        workers: threads that measure.
+    """
+
+    layout: Layout
+    places: Sequence[Place]
+    files: Sequence[int]
+    modules: bool
+    workers: int
+
+
+class ProcessBackend:
+    """Measures in a process of its own, which sees no GPU and ends with this one.
+
+    Args:
+        layout: where the heads lie.
         places: where tensors lie in a block.
         reference: the start of training, in shared memory.
         copies: all that will ever be measured, in shared memory.
@@ -83,72 +88,40 @@ class Process:
         modules: bool,
         workers: int,
     ) -> None:
-        self._socket, other = socket.socketpair()
         files = [buffers.file for buffers in (reference, *copies) if buffers.file is not None]
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "saddles.probe.recording.worker", str(other.fileno())],
-            pass_fds=[other.fileno(), *files],
-            env=environment,
-            start_new_session=True,
+        self._worker: Worker[int, Row] = Worker(
+            SharedMeasurer,
+            Shared(layout, places, files, modules, workers),
+            environment={"CUDA_VISIBLE_DEVICES": ""},
+            files=files,
         )
-        other.close()
-        head = {"layout": layout.to_json(), "modules": modules, "workers": workers, "files": files}
-        head |= {"places": [asdict(place) for place in places], "size": reference.block.numel()}
-        send_frame(self._socket, json.dumps(head).encode())
 
-    def row(self, copy: Buffers) -> Row:
-        """Say which copy, and wait for what was found; other threads go on meanwhile."""
+    def measure(self, copy: Buffers) -> Row:
+        """Say which copy, and wait for the row; other threads continue meanwhile."""
+        if copy.file is None:
+            raise SaddlesError("Only copies in shared memory can be measured by another process.")
         try:
-            send_frame(self._socket, str(copy.file).encode())
-            kind, answer = bytes(receive_frame(self._socket)), receive_frame(self._socket)
-        except OSError as error:
-            raise SaddlesError.about(
-                f"the process that measures ended early ({error or type(error).__name__})",
-                "it runs as long as the recording",
-                "was it out of memory? try process=False",
+            return self._worker.call(copy.file)
+        except WorkerLostError as error:
+            raise SaddlesError(
+                f"{error} It measures the recording. Was it out of memory? Try process=False."
             ) from error
-        if kind == b"error":
-            raise SaddlesError(bytes(answer).decode())
-        return rows_from(answer)
 
     def close(self) -> None:
-        """Let the process end."""
-        self._socket.close()
-        self._process.wait()
+        """End the process."""
+        self._worker.close()
 
 
-def send_frame(channel: socket.socket, data: Any) -> None:
-    """A length and so many bytes."""
-    view = memoryview(data).cast("B")
-    channel.sendall(len(view).to_bytes(8, "little"))
-    channel.sendall(view)
+class SharedMeasurer:
+    """In the process of a `ProcessBackend`: maps the shared blocks, and measures one by its descriptor."""
 
+    def __init__(self, shared: Shared) -> None:
+        size = size_of(shared.places)
+        self._shared = shared
+        self._tensors = {file: views(shared.places, mapped(file, size)) for file in shared.files}
+        self._threads = torch_pool(shared.workers)  # open as long as the process lives
+        self._pool = self._threads.__enter__()
 
-def receive_frame(channel: socket.socket) -> bytearray:
-    """What `send_frame` sent; ConnectionError where the other side has ended."""
-    whole = bytearray(int.from_bytes(_exactly(channel, bytearray(8)), "little"))
-    return _exactly(channel, whole)
-
-
-def _exactly(channel: socket.socket, whole: bytearray) -> bytearray:
-    view = memoryview(whole)
-    while len(view):
-        count = channel.recv_into(view)
-        if not count:
-            raise ConnectionError("the other side has ended")
-        view = view[count:]
-    return whole
-
-
-def rows_to(row: Row) -> bytes:
-    """A row as bytes."""
-    stream = io.BytesIO()
-    np.savez(stream, allow_pickle=False, **{name.replace("/", "."): array for name, array in row.items()})
-    return stream.getvalue()
-
-
-def rows_from(data: Any) -> Row:
-    """The row that `rows_to` wrote."""
-    with np.load(io.BytesIO(bytes(data)), allow_pickle=False) as stored:
-        return {name.replace(".", "/"): stored[name] for name in stored.files}
+    def __call__(self, file: int) -> Row:
+        now, start = self._tensors[file].__getitem__, self._tensors[self._shared.files[0]].__getitem__
+        return measure_row(self._shared.layout, now, start, modules=self._shared.modules, mapping=self._pool.map)

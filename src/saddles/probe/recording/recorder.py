@@ -1,16 +1,17 @@
 """Record the ranks of a model while it trains.
 
-    with saddles.probe.watch(model, every=50) as run:
+    with saddles.probe.record(model, every=50) as run:
         for batch in batches:
             ...
             optimizer.step()
             run.step()
     run.result
 
-Every `every` steps the watched weights are copied, and a process (of a model on a GPU) or threads measure the
-copies, in order. The loop waits only when `pending` copies are still being measured.
+Every `every` steps the recorded weights are copied, and a process (for a model on a GPU) or threads measure the copies,
+in order. The loop waits only when `pending` copies are still being measured.
 """
 
+import contextlib
 import os
 import queue
 import threading
@@ -19,35 +20,40 @@ import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
-from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 import xarray as xr
+from torch import Tensor
 
-from saddles.core.trajectory import FINISHED
+from saddles.core.status import FINISHED, Ending, Status
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import PRODUCTS, Layout
-from saddles.probe.measuring import Row, label, measure_initial, need_heads
-from saddles.probe.recording.backends import Meter, Process, Threads
+from saddles.probe.measuring import Row, measure_initial, need_heads, to_trajectory
+from saddles.probe.recording.backends import Backend, ProcessBackend, ThreadBackend
 from saddles.probe.recording.journal import Journal
-from saddles.probe.recording.snapshot import Buffers, Courier, buffers_for
-from saddles.probe.threads import calm_pool, spare_cores
-from saddles.probe.weights.live import heads, parameters, plain_name
-from saddles.probe.weights.sharding import is_sharded
+from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
+from saddles.probe.weights.live_model import heads, is_sharded, parameters, state_of
+from saddles.runtime.threads import spare_cores, torch_pool
 
-PATIENCE = 1.0
-"""Seconds that training may wait in all before it is told."""
+WARN_AFTER_S = 1.0
+"""Seconds that training may wait in all before a warning says so."""
 
-Headline = dict[str, float]
+Reference = torch.nn.Module | Mapping[str, Tensor]
+"""A model, or its state dict."""
+
+Metrics = dict[str, float]
+"""Headline ranks, by the names under which trackers show them."""
 
 
-def watch(
-    model: Any,
+def record(
+    model: torch.nn.Module,
     every: int = 50,
     *,
     out: str | os.PathLike[str] | None = None,
     step: int = 0,
-    reference: Any = None,
+    reference: Reference | None = None,
     modules: bool = False,
     pending: int = 2,
     process: bool | None = None,
@@ -55,36 +61,39 @@ def watch(
     """Record the ranks of a model's heads while it trains; use it in a `with` block and call `run.step()`.
 
     Args:
-        model: a torch.nn.Module, also sharded with FSDP2 (every process must watch and step).
+        model: it may be sharded with FSDP2 (every process must record and step).
         every: steps from one measurement to the next; the last step is measured too.
-        out: a folder that gets every measurement as it is made, and the whole as Zarr at the end. A
-            recording that is there already is gone on with: its reference is used, and rows after
-            `step` are put aside.
+        out: a folder that gets every measurement as it is made, and the whole as Zarr at the end. A recording that is
+            there already is resumed: its reference is used, and rows after `step` are put aside.
         step: how many steps the model has been trained already, as when resuming.
-        reference: the model at the start, or its state dict; without it, the model as it is now.
+        reference: the model at the start, or its state dict; None takes the model as it is now.
         modules: measure the plain matrices too; this costs more and holds a copy of the whole model.
-        pending: how many copies of the watched weights may wait for their turn.
-        process: measure in a process of its own (a further copy of the reference); None does so for a model on a GPU.
+        pending: how many copies of the recorded weights may wait for their turn.
+        process: measure in a process of its own; None does so for a model on a GPU.
     """
-    if every < 1 or pending < 1 or step < 0:
-        raise SaddlesError.about(
-            f"every={every}, pending={pending}, step={step} came",
-            "the first two are at least 1, step at least 0",
-            "try every=50",
-        )
+    for name, value, least in (("every", every, 1), ("pending", pending, 1), ("step", step, 0)):
+        if value < least:
+            raise SaddlesError.must_be(name, f"at least {least}", value)
     return Recorder(model, every, Journal(out) if out is not None else None, step, reference, modules, pending, process)
 
 
 class Recorder:
-    """A recording in progress: see `watch`."""
+    """A recording in progress: see `record`.
+
+    Attributes:
+        layout: where the heads of the model lie.
+        every: steps from one measurement to the next.
+        at: the step that training has reached.
+        waited: seconds that training has waited for measurements.
+    """
 
     def __init__(
         self,
-        model: Any,
+        model: torch.nn.Module,
         every: int,
         journal: Journal | None,
         step: int,
-        reference: Any,
+        reference: Reference | None,
         modules: bool,
         pending: int,
         process: bool | None,
@@ -93,27 +102,27 @@ class Recorder:
         need_heads(self.layout)
         self.every, self.at, self._began = every, step, step
         self.waited = 0.0
-        self._modules, self._pending, self._apart = modules, pending, process
+        self._modules, self._pending, self._process = modules, pending, process
         names = self.layout.parameters() if modules else self.layout.head_parameters()
         live = parameters(model)
-        self._watched = {name: live[name] for name in names}
+        self._weights = {name: live[name] for name in names}
         self._journal = journal
         self._given = reference
         self._rows: dict[int, Row] = {}
-        self._news: queue.SimpleQueue[tuple[int, Headline]] = queue.SimpleQueue()
+        self._metrics: queue.SimpleQueue[tuple[int, Metrics]] = queue.SimpleQueue()
         self._free: queue.SimpleQueue[Buffers] = queue.SimpleQueue()
         self._jobs: list[Future[None]] = []
         self._lock = threading.Lock()
         self._result: xr.DataTree | None = None
-        self._finished = self._warned = self._owes = False
-        self._taking_part = _is_first_process()
+        self._finished = self._warned = False
+        # Of several processes only the first measures; the others take part where weights are gathered.
+        self._measures = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
     def __enter__(self) -> "Recorder":
-        """Keep the reference, or take up an earlier recording, and start who measures."""
-        self._courier = Courier(self._watched)
-        if not self._taking_part:
-            if self._sharded():
-                self._courier.take_part()
+        """Keep the reference, or resume an earlier recording, and start the backend."""
+        self._copier = Copier(self._weights)
+        if not self._measures:
+            self._take_part()
             return self
         self._stack = ExitStack()
         try:
@@ -124,75 +133,72 @@ class Recorder:
         return self
 
     def _begin(self) -> None:
-        first, *copies = [self._new_buffers() for _ in range(1 + self._pending)]
-        self._courier.send(first)
-        first.wait()
-        self._pool = self._stack.enter_context(calm_pool(spare_cores()))
-        self._turns = self._stack.enter_context(calm_pool(1))
-        self._open(first)
-        if self._owes:
-            copies[0].block.copy_(first.block)
-        for name, tensor in first.tensors.items():
-            if self._reference[name] is not tensor:
-                tensor.copy_(self._reference[name])
-        self._reference = first.tensors
-        self._meter = self._stack.enter_context(closing(self._new_meter(first, copies)))
-        if self._owes:
-            self._jobs.append(self._turns.submit(self._measure, self._began, copies.pop(0)))
+        start, *copies = [self._new_buffers() for _ in range(1 + self._pending)]
+        self._copier.copy_to(start)
+        start.wait()
+        self._pool = self._stack.enter_context(torch_pool(spare_cores()))
+        self._queue = self._stack.enter_context(torch_pool(1))  # a single thread, so that rows are made in order
+        reference = self._resume()
+        owed = reference is not None and self.at % self.every == 0 and self.at not in self._rows
+        if owed:  # this step's row was not written yet when training died; the weights are those of that step
+            copies[0].block.copy_(start.block)
+        reference = reference or self._new_reference(start.tensors)
+        for name, tensor in start.tensors.items():
+            if reference[name] is not tensor:
+                tensor.copy_(reference[name])
+        self._backend = self._stack.enter_context(closing(self._new_backend(start, copies)))
+        if owed:
+            self._jobs.append(self._queue.submit(self._measure, self.at, copies.pop(0)))
         for buffers in copies:
             self._free.put(buffers)
 
     def _new_buffers(self) -> Buffers:
-        made = buffers_for(self._courier.places, shared=self._shares(), pinned=self._courier.on_gpu)
-        return self._stack.enter_context(closing(made))
+        buffers = buffers_for(self._copier.places, shared=self._uses_process(), pinned=self._copier.on_gpu)
+        return self._stack.enter_context(closing(buffers))
 
-    def _shares(self) -> bool:
-        """Whether a process of its own measures."""
-        apart = self._courier.on_gpu if self._apart is None else self._apart
-        return apart and hasattr(os, "memfd_create")
+    def _new_backend(self, reference: Buffers, copies: list[Buffers]) -> Backend:
+        if self._uses_process():
+            return ProcessBackend(self.layout, self._copier.places, reference, copies, self._modules, spare_cores())
+        return ThreadBackend(self.layout, reference.tensors, self._modules, self._pool)
 
-    def _open(self, now: Buffers) -> None:
-        """Settle the reference and the rows so far."""
+    def _uses_process(self) -> bool:
+        wanted = self._copier.on_gpu if self._process is None else self._process
+        return wanted and hasattr(os, "memfd_create")
+
+    def _resume(self) -> Mapping[str, Tensor] | None:
+        """Take over the rows of a recording in the folder, and return its reference; None where there is none."""
         journal = self._journal
-        if journal is not None and journal.exists():
-            last = max(journal.steps(), default=0)
-            if self.at == 0 and last:
-                raise SaddlesError.about(
-                    f"{journal.folder} holds a recording up to step {last} and training starts at step 0",
-                    "recordings are never overwritten",
-                    "pass step= to go on with it, or another out=",
+        if journal is None or not journal.exists():
+            return None
+        if self.at == 0:
+            if last := max(journal.steps(), default=0):
+                raise SaddlesError(
+                    f"{journal.folder} holds a recording up to step {last}, and training starts at step 0. Recordings "
+                    "are never overwritten: pass step= to resume it, or another out=."
                 )
-            if self.at > 0:
-                self._take_up(journal)
-                return
-        self._reference = _given(self._given, now.tensors) if self._given is not None else now.tensors
-        self._initial = measure_initial(self.layout, self._reference.__getitem__, self._pool.map)
-        if journal is not None:
-            journal.begin(self.layout, self._reference, self._initial)
-
-    def _new_meter(self, reference: Buffers, copies: list[Buffers]) -> Meter:
-        if self._shares():
-            return Process(self.layout, self._courier.places, reference, copies, self._modules, spare_cores())
-        return Threads(self.layout, reference.tensors, self._modules, self._pool)
-
-    def _take_up(self, journal: Journal) -> None:
-        """Go on with a recording; a row that was on its way when training died is owed."""
-        stored, reference = journal.layout(), journal.reference()
-        if stored.heads != self.layout.heads or set(reference) != set(self._watched):
-            raise SaddlesError.about(
-                f"{journal.folder} holds a recording of another model or of other matrices",
-                "a recording goes on with the model it began with",
-                "choose another out=",
+            return None
+        reference = journal.reference()
+        if journal.layout().heads != self.layout.heads or set(reference) != set(self._weights):
+            raise SaddlesError(
+                f"{journal.folder} holds a recording of another model or of other matrices. Choose another out=."
             )
         journal.go_back_to(self.at)
-        self._reference, self._initial, self._rows = reference, journal.initial(), journal.rows()
-        self._owes = self.at % self.every == 0 and self.at not in self._rows
+        self._initial, self._rows = journal.initial(), journal.rows()
+        return reference
+
+    def _new_reference(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The reference that was given, or the weights as they are now; written to the folder."""
+        reference = now if self._given is None else _part_of(self._given, now)
+        self._initial = measure_initial(self.layout, reference.__getitem__, self._pool.map)
+        if self._journal is not None:
+            self._journal.begin(self.layout, reference, self._initial)
+        return reference
 
     def step(self, step: int | None = None) -> None:
-        """Say that the optimiser has made a step.
+        """Tell the recorder that the optimiser has made a step.
 
         Args:
-            step: its number, where the caller counts; a number that came before is ignored.
+            step: its number, where the caller counts; one that was reached before is ignored.
         """
         step = self.at + 1 if step is None else step
         if step <= self.at:
@@ -200,57 +206,56 @@ class Recorder:
         self.at = step
         if step % self.every == 0:
             self._submit(step)
-        elif self._jobs and self._jobs[0].done():
-            self._settle()
+        else:
+            self._check_jobs()
 
     def _submit(self, step: int) -> None:
-        """Copy the weights and hand them to the threads."""
-        if not self._taking_part:
-            if self._sharded():
-                self._courier.take_part()
+        """Copy the weights and hand them to the backend."""
+        if not self._measures:
+            self._take_part()
             return
-        self._settle()
+        self._check_jobs()
         buffers = self._next_buffers()
-        self._courier.send(buffers)
-        self._jobs.append(self._turns.submit(self._measure, step, buffers))
+        self._copier.copy_to(buffers)
+        self._jobs.append(self._queue.submit(self._measure, step, buffers))
+
+    def _take_part(self) -> None:
+        if any(is_sharded(tensor) for tensor in self._weights.values()):
+            self._copier.take_part()
 
     def _next_buffers(self) -> Buffers:
-        try:
+        with contextlib.suppress(queue.Empty):
             return self._free.get_nowait()
-        except queue.Empty:
-            began = time.perf_counter()
-            while True:
-                self._settle()
-                try:
-                    buffers = self._free.get(timeout=1.0)
-                    break
-                except queue.Empty:
-                    continue
-            self.waited += time.perf_counter() - began
-            if self.waited > PATIENCE and not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"training waits for measurements: one takes longer than {self.every} steps; raise every",
-                    stacklevel=4,
-                )
-            return buffers
+        began = time.perf_counter()
+        buffers = None
+        while buffers is None:
+            self._check_jobs()  # a failed measurement is raised here, also while waiting
+            with contextlib.suppress(queue.Empty):
+                buffers = self._free.get(timeout=1.0)
+        self.waited += time.perf_counter() - began
+        if self.waited > WARN_AFTER_S and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"Training waits for measurements: one takes longer than {self.every} steps. Raise `every`.",
+                stacklevel=4,
+            )
+        return buffers
 
     def _measure(self, step: int, buffers: Buffers) -> None:
         """In the background: one row, to memory and to disk."""
         try:
             buffers.wait()
-            row = self._meter.row(buffers)
+            row = self._backend.measure(buffers)
             if self._journal is not None:
                 self._journal.add(step, row)
             with self._lock:
                 self._rows[step] = row
-            found = {name.removeprefix("heads/"): array for name, array in row.items() if name.startswith("heads/")}
-            self._news.put((step, headline(found)))
+            self._metrics.put((step, headline(row)))
         finally:
             self._free.put(buffers)
 
-    def _settle(self) -> None:
-        """Forget jobs that are done; an error of the background is raised here."""
+    def _check_jobs(self) -> None:
+        """Forget jobs that are done; an error in the background is raised here."""
         while self._jobs and self._jobs[0].done():
             self._jobs.pop(0).result()
 
@@ -259,12 +264,21 @@ class Recorder:
         while self._jobs:
             self._jobs.pop(0).result()
 
-    def news(self) -> list[tuple[int, Headline]]:
+    def drain_metrics(self) -> list[tuple[int, Metrics]]:
         """Headline ranks of measurements that finished since the last call: (step, name -> number)."""
-        found = []
-        while not self._news.empty():
-            found.append(self._news.get())
-        return found
+        finished = []
+        while not self._metrics.empty():
+            finished.append(self._metrics.get())
+        return finished
+
+    def news(self) -> list[tuple[int, Metrics]]:
+        """Old name of `drain_metrics`."""
+        warnings.warn(
+            "Recorder.news is now Recorder.drain_metrics; the old name goes with the next release.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.drain_metrics()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """End the recording."""
@@ -274,13 +288,13 @@ class Recorder:
         """Measure the last step, wait for the background, build the result and store it; once.
 
         Args:
-            kind: what training ended with, None where it ended well.
+            kind: the exception that ended training, None where there was none.
         """
         if self._finished:
             return
         self._finished = True
         last = kind is None and self.at > self._began and self.at % self.every
-        if not self._taking_part:
+        if not self._measures:
             if last:
                 self._submit(self.at)
             return
@@ -293,14 +307,14 @@ class Recorder:
             raise
         finally:
             self._stack.close()
-            self._result = self._tree(FINISHED if kind is None else f"stopped: {kind.__name__}")
+            self._result = self._tree(_status(kind))
             if self._journal is not None:
                 self._journal.finish(self._result)
 
-    def _tree(self, status: str) -> xr.DataTree:
+    def _tree(self, status: Status) -> xr.DataTree:
         with self._lock:
             rows = dict(sorted(self._rows.items()))
-        tree = label(self.layout, list(rows), list(rows.values()), self._initial, status)
+        tree = to_trajectory(self.layout, list(rows), list(rows.values()), self._initial, status)
         tree.attrs |= {"every": self.every, "waited_s": self.waited}
         return tree
 
@@ -308,41 +322,36 @@ class Recorder:
     def result(self) -> xr.DataTree:
         """The finished recording, once the `with` block has ended; only the first of several processes has it."""
         if self._result is None:
-            raise SaddlesError.about(
-                "the recording has no result here",
-                "it is made when the `with` block ends, in the first process",
-                "use saddles.probe.recorded(out) while it runs",
+            raise SaddlesError(
+                "The recording has no result here: it is made when the `with` block ends, in the first process. Use "
+                "saddles.probe.recorded(out) while it runs."
             )
         return self._result
 
-    def _sharded(self) -> bool:
-        return any(is_sharded(tensor) for tensor in self._watched.values())
+
+def _status(kind: type[BaseException] | None) -> Status:
+    if kind is None:
+        return FINISHED
+    if issubclass(kind, KeyboardInterrupt):
+        return Status(Ending.INTERRUPTED)
+    return Status(Ending.FAILED, kind.__name__)
 
 
-def headline(row: Mapping[str, np.ndarray]) -> Headline:
+def headline(row: Row) -> Metrics:
     """Stable and effective ranks of both products, averaged over all heads that have not diverged."""
-    found = {}
+    metrics = {}
     for at, product in enumerate(PRODUCTS):
         for name in ("stable_rank", "effective_rank"):
-            values = row[name][..., at]
+            values = row[f"heads/{name}"][..., at]
             values = values[np.isfinite(values)]
-            found[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
-    return found
+            metrics[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
+    return metrics
 
 
-def _given(reference: Any, like: Mapping[str, Any]) -> dict[str, Any]:
-    """The watched part of a reference, copied to the CPU."""
-    tensors = reference if isinstance(reference, Mapping) else parameters(reference)
-    tensors = {plain_name(name): tensor for name, tensor in tensors.items()}
+def _part_of(reference: Reference, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The recorded part of a reference, copied to the CPU."""
+    tensors = state_of(reference)
     wrong = [name for name, own in like.items() if name not in tensors or tensors[name].shape != own.shape]
     if wrong:
-        raise SaddlesError.about(
-            f"the reference has no {wrong[0]} of the model's shape", "it must be the same model", "check the checkpoint"
-        )
+        raise SaddlesError(f"`reference` must be the same model; it has no {wrong[0]} of the model's shape.")
     return {name: tensors[name].detach().to("cpu", copy=True) for name in like}
-
-
-def _is_first_process() -> bool:
-    import torch.distributed as dist
-
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0

@@ -1,1 +1,1 @@
-"""Weights of a model, live or in files, and their change."""
+"""Weights of a model, live or in checkpoints, and their change."""

@@ -1,7 +1,7 @@
 """Weights wherever they are: a live model, a Hugging Face folder, a safetensors or torch file.
 
-Names and shapes are known at once; a tensor is read when it is asked for, whole or by rows, and nothing stays
-mapped afterwards, so that memory does not grow with the model. A pickle is opened with `weights_only` or not at all.
+Names and shapes are known at once; a tensor is read when it is needed, whole or by rows, and nothing stays mapped
+afterwards, so that memory does not grow with the model. A pickle is opened with `weights_only` or not at all.
 """
 
 import json
@@ -13,20 +13,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.probe.weights import live
-from saddles.probe.weights.live import plain_name
-from saddles.probe.weights.sharding import full_shape
+from saddles.probe.layouts.head_counts import Config
+from saddles.probe.weights import live_model
+from saddles.probe.weights.live_model import full_shape, plain_name
 
 TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 NESTS = ("state_dict", "model_state_dict", "model", "module")
 """Keys under which training scripts put the weights in a torch file."""
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+"""Types of numbers whose changes can be measured."""
 
 ALL = slice(None)
 
@@ -42,6 +44,7 @@ class Weights:
         place: where they are, in words.
         shapes: name -> shape, of every tensor.
         types: name -> how the numbers are stored, as torch spells it (`bfloat16`).
+        reader: (name, rows) -> tensor; called by `read`.
         config: the model's config.json, empty where there is none.
         step: the training step, where the place tells it.
         notes: what is odd about it, one sentence each.
@@ -52,7 +55,7 @@ class Weights:
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, str]
     reader: Callable[[str, slice], Tensor] = field(repr=False)
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    config: Config = field(default_factory=dict, repr=False)
     step: int | None = None
     notes: tuple[str, ...] = ()
     model: torch.nn.Module | None = field(default=None, repr=False)
@@ -70,59 +73,55 @@ def open_weights(source: Source) -> Weights:
     if place.is_dir():
         return _open_folder(place)
     if not place.exists():
-        raise SaddlesError.about(
-            f"{place} does not exist",
-            "a folder or a file with weights is needed",
-            "nothing is downloaded: check the path",
-        )
-    config = _json(place.parent / "config.json") if (place.parent / "config.json").is_file() else {}
-    return _open_files(place, [place], config)
+        raise SaddlesError(f"{place} does not exist. Check the path: nothing is downloaded.")
+    return _open_files(place, [place], _config_in(place.parent))
 
 
 def _open_model(model: torch.nn.Module) -> Weights:
-    tensors = live.parameters(model)
+    tensors = live_model.parameters(model)
     if not tensors:
-        raise SaddlesError.about(f"a {type(model).__name__} came", "it has no weights", "give a model with weights")
-    read = live.reader(tensors)
+        raise SaddlesError(f"The model, a {type(model).__name__}, has no weights.")
+    read = live_model.reader(tensors)
     return Weights(
         place=f"a live {type(model).__name__}",
         shapes={name: full_shape(tensor) for name, tensor in tensors.items()},
         types={name: _type_name(tensor) for name, tensor in tensors.items()},
         reader=lambda name, rows: (whole[rows] if (whole := read(name)).ndim else whole).cpu(),
-        config=live.configuration(model),
+        config=live_model.configuration(model),
         model=model,
     )
 
 
 def _open_folder(folder: Path) -> Weights:
-    config = _json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    config = _config_in(folder)
     safe = [file for file in sorted(folder.glob("*.safetensors")) if not file.name.startswith("adapter_")]
     indexes = sorted(folder.glob("*.safetensors.index.json")) or (not safe and sorted(folder.glob("*.bin.index.json")))
     if indexes:
-        return _open_files(folder, _shards(indexes[0]), config, _json(indexes[0])["weight_map"])
+        weight_map = _weight_map(indexes[0])
+        return _open_files(folder, _shards(indexes[0], weight_map), config, weight_map)
     files = safe or [f for f in sorted(folder.iterdir()) if f.suffix in TORCH_ENDINGS and holds_weights(f)]
     if len(files) == 1:
         return _open_files(folder, files, config)
     if files:
         parts = [f for f in files if re.search(r"-\d+-of-\d+\.", f.name)]
         if parts:
-            raise SaddlesError.about(
-                f"{folder} holds {len(parts)} shards and no index",
-                "model.safetensors.index.json says what is where",
-                "copy it from where the shards came from",
+            raise SaddlesError(
+                f"{folder} holds {len(parts)} shards and no index. Copy model.safetensors.index.json, which says what "
+                "is where, from the source of the shards."
             )
-        raise SaddlesError.about(
-            f"{folder} holds {', '.join(f.name for f in files[:4])}", "one model was expected", "name the file itself"
+        raise SaddlesError(
+            f"{folder} holds several models ({', '.join(f.name for f in files[:4])}). Give the path of one file."
         )
     if (folder / "adapter_config.json").is_file():
-        raise SaddlesError.about(
-            f"{folder} holds a PEFT adapter and no weights of a model",
-            "whole weights are needed",
-            "merge it first: PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(...)",
+        raise SaddlesError(
+            f"{folder} holds a PEFT adapter and no weights of a model. Merge it first: "
+            "PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(...)."
         )
-    raise SaddlesError.about(
-        f"{folder} came", "it holds no weights (.safetensors, .pt, .bin)", "give the folder of a saved model"
-    )
+    raise SaddlesError(f"{folder} holds no weights (.safetensors, .pt, .bin). Give the folder of a saved model.")
+
+
+def _config_in(folder: Path) -> Config:
+    return _json(folder / "config.json") if (folder / "config.json").is_file() else {}
 
 
 def holds_weights(file: Path) -> bool:
@@ -130,28 +129,29 @@ def holds_weights(file: Path) -> bool:
     return not re.match(r"(optimizer|scheduler|scaler|rng_state|training_args|adapter_)", file.name)
 
 
-def _shards(index: Path) -> list[Path]:
-    """The shards an index names, all present and all beside it."""
+def _weight_map(index: Path) -> dict[str, str]:
+    """Tensor name -> shard, as an index says."""
     weight_map = _json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise SaddlesError.about(f"{index} came", "it has no weight_map", "save the model again")
-    names = sorted({str(name) for name in weight_map.values()})
+        raise SaddlesError(f"{index} has no weight_map. Save the model again.")
+    return {str(name): str(shard) for name, shard in weight_map.items()}
+
+
+def _shards(index: Path, weight_map: Mapping[str, str]) -> list[Path]:
+    """The shards an index names, all present and all beside it."""
+    names = sorted(set(weight_map.values()))
     outside = [name for name in names if Path(name).name != name]
     if outside:
-        raise SaddlesError.about(
-            f"{index.name} points to {outside[0]}", "shards lie beside their index", "do not trust this folder"
-        )
+        raise SaddlesError(f"{index} points to {outside[0]}; shards must lie beside their index. Do not trust it.")
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing:
-        raise SaddlesError.about(
-            f"{index.parent} lacks {len(missing)} of {len(names)} shards ({_few(missing)})",
-            "all are needed",
-            "finish the download or the copy",
+        raise SaddlesError(
+            f"{index.parent} lacks {len(missing)} of {len(names)} shards ({_few(missing)}). Copy them, too."
         )
     return [index.parent / name for name in names]
 
 
-def _open_files(place: Path, files: list[Path], config: Mapping[str, Any], index: Mapping[str, str] = {}) -> Weights:
+def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[str, str] = {}) -> Weights:
     shapes: dict[str, tuple[int, ...]] = {}
     types: dict[str, str] = {}
     homes: dict[str, tuple[Path, str]] = {}
@@ -159,19 +159,16 @@ def _open_files(place: Path, files: list[Path], config: Mapping[str, Any], index
         for stored, shape, kind in _contents(file):
             name = plain_name(stored)
             if name in shapes:
-                raise SaddlesError.about(
-                    f"{place} holds {name} twice", "each tensor has one home", "save the model again"
-                )
+                raise SaddlesError(f"{place} holds {name} twice. Save the model again.")
             shapes[name], types[name], homes[name] = shape, kind, (file, stored)
     lost = [name for name, file in index.items() if homes.get(plain_name(name), (Path(),))[0].name != file]
     if lost:
-        raise SaddlesError.about(
-            f"{place}: the shards lack {len(lost)} tensors that the index names ({_few(lost)})",
-            "index and shards must agree",
-            "save the model or copy it again",
+        raise SaddlesError(
+            f"The index and the shards of {place} must agree; the shards lack {len(lost)} tensors of the index "
+            f"({_few(lost)}). Save or copy the model again."
         )
     if not shapes:
-        raise SaddlesError.about(f"{place} came", "it holds no tensors", "give a saved model")
+        raise SaddlesError(f"{place} holds no tensors. Give a saved model.")
     step, notes = _step(place)
     return Weights(str(place), shapes, types, partial(_read, homes), config, step, notes)
 
@@ -184,9 +181,7 @@ def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str]]:
             return [(name, tuple(part.get_shape()), _safe_type(part.get_dtype())) for name, part in parts.items()]
     if file.suffix in TORCH_ENDINGS:
         return [(name, tuple(t.shape), _type_name(t)) for name, t in _torch_tensors(file).items()]
-    raise SaddlesError.about(
-        f"{file} came", f".safetensors and {', '.join(TORCH_ENDINGS)} are read", "convert the file to safetensors"
-    )
+    raise SaddlesError(f"{file} must end in .safetensors, {' or '.join(TORCH_ENDINGS)}. Convert it to safetensors.")
 
 
 def _safe_type(word: str) -> str:
@@ -206,7 +201,7 @@ def _read(homes: Mapping[str, tuple[Path, str]], name: str, rows: slice) -> Tens
     return (whole if rows == ALL else whole[rows]).clone()
 
 
-def _safe(file: Path) -> Any:
+def _safe(file: Path) -> safe_open:
     """Open a safetensors file; its header is checked against the file's length by the library."""
     try:
         return safe_open(file, framework="pt")
@@ -215,43 +210,35 @@ def _safe(file: Path) -> Any:
 
 
 def _broken(file: Path, error: Exception) -> SaddlesError:
-    return SaddlesError.about(
-        f"{file} is truncated or damaged ({error})",
-        "a whole safetensors file is needed",
-        "compare its size and checksum with the source and copy it again",
+    return SaddlesError(
+        f"{file} is truncated or damaged ({error}). Compare its size and checksum with the source and copy it again."
     )
 
 
 def _torch_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a torch file, mapped where the format allows; nothing in it is executed."""
     try:
-        found = _load(file)
+        stored = _load(file)
     except pickle.UnpicklingError as error:
-        raise SaddlesError.about(
-            f"{file} is a pickle that asks to run code when it is opened",
-            "weights alone are read, and it was not opened",
-            "save the state_dict with safetensors.torch.save_file where you trust it",
+        raise SaddlesError(
+            f"{file} is a pickle that wants to run code when it is opened, and was not opened. Where you trust it, "
+            "save its state_dict with safetensors.torch.save_file."
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise SaddlesError.about(
-            f"{file} could not be read ({str(error).splitlines()[0] if str(error) else type(error).__name__})",
-            "a torch file with weights is needed",
-            "copy it again, or save it with safetensors",
-        ) from error
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SaddlesError(f"{file} cannot be read as a torch file ({words}). Copy it again.") from error
     for key in NESTS:
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    tensors = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
+        if isinstance(stored, dict) and isinstance(stored.get(key), dict):
+            stored = stored[key]
+    tensors = {str(k): v for k, v in stored.items() if isinstance(v, Tensor)} if isinstance(stored, dict) else {}
     if not tensors:
-        raise SaddlesError.about(
-            f"{file} holds no named tensors", "a state_dict is needed", f"it may lie under {', '.join(NESTS)}"
-        )
+        raise SaddlesError(f"{file} holds no state_dict, neither itself nor under {' or '.join(NESTS)}.")
     return tensors
 
 
-def _load(file: Path) -> Any:
+def _load(file: Path) -> object:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of pickles it refuses a moment later
+        warnings.simplefilter("ignore")  # torch warns about pickles that it then refuses
         try:
             return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:  # the old format cannot be mapped
@@ -264,28 +251,28 @@ def _step(place: Path) -> tuple[int | None, tuple[str, ...]]:
     state = place / "trainer_state.json"
     if not state.is_file():
         return named, ()
-    told = _json(state).get("global_step")
-    if isinstance(told, int) and named is not None and told != named:
-        return told, (f"{place} says step {named} in its name and {told} in trainer_state.json: {told} is taken",)
-    return (told if isinstance(told, int) else named), ()
+    stored = _json(state).get("global_step")
+    if isinstance(stored, int) and named is not None and stored != named:
+        return stored, (f"{place} says step {named} in its name and {stored} in trainer_state.json: {stored} is used",)
+    return (stored if isinstance(stored, int) else named), ()
 
 
 def step_of_name(name: str) -> int | None:
     """The step in a name such as checkpoint-500, step_500.pt or model-500.safetensors."""
     stem = re.sub(r"\.(safetensors|pt|pth|bin|ckpt)$", "", name)
     forms = (r"step[-_=]?(\d+)", r"(?:checkpoint|iter|iteration|epoch)[-_=]?(\d+)", r"(\d+)$")
-    found = next((hit for form in forms if (hit := re.search(form, stem, re.I))), None)
-    return int(found.group(1)) if found else None
+    match = next((hit for form in forms if (hit := re.search(form, stem, re.I))), None)
+    return int(match.group(1)) if match else None
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path) -> dict[str, object]:
     try:
-        found = json.loads(file.read_text("utf-8"))
+        stored = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise SaddlesError.about(f"{file} could not be read", "it must be JSON", "copy it again") from error
-    if not isinstance(found, dict):
-        raise SaddlesError.about(f"{file} came", "it must be a JSON object", "copy it again")
-    return found
+        raise SaddlesError(f"{file} cannot be read as JSON. Copy it again.") from error
+    if not isinstance(stored, dict):
+        raise SaddlesError(f"{file} must hold a JSON object. Copy it again.")
+    return stored
 
 
 def _type_name(tensor: Tensor) -> str:

@@ -1,13 +1,13 @@
-"""The spectrum of one matrix' change ΔW = W − W₀, without a singular value decomposition.
+"""The spectrum of the change ΔW = W − W₀ of one matrix, without a singular value decomposition.
 
 The eigenvalues of the smaller Gram matrix, ΔWᵀΔW or ΔWΔWᵀ, are the squared singular values. Both it and the
-difference are formed in float64 from blocks of rows, so the difference of stored numbers is exact and neither
-tensor need be whole in memory twice. Cost: mn·min(m, n) multiplications and (4/3)·min(m, n)³ for the
-eigenvalues, of which most is matrix product; a dense decomposition spends several times as many, slowly.
+difference are formed in float64 from blocks of rows, so the difference of stored numbers is exact and neither tensor
+need be in memory twice. Cost: mn·min(m, n) multiplications, almost all in matrix products, and (4/3)·min(m, n)³ for the
+eigenvalues; a dense decomposition needs several times as many, at a lower speed.
 
 Accuracy: an eigenvalue is wrong by at most about √n·ε·σ₁², ε = 2.2e-16, so a singular value σ by √n·ε·σ₁²/2σ:
-1e-8 of itself at σ = 1e-3·σ₁. Below `resolution` = σ₁·(n ε)^½ (1e-6·σ₁ at n = 4096) a value is not told from zero;
-float32 weights carry rounding noise above that.
+1e-8 of itself at σ = 1e-3·σ₁. Below `resolution` = σ₁·(n ε)^½ (1e-6·σ₁ at n = 4096) a value cannot be distinguished
+from zero; float32 weights carry rounding noise above that.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,8 +25,11 @@ from saddles.probe.weights.checkpoints import ALL, Weights
 BLOCK = 2**22
 """Numbers of ΔW that are in memory in float64 at once: 32 MiB."""
 
-FEW = 20
-"""Where fewer than 1/FEW of all singular vectors are wanted, Lanczos finds them without the others."""
+LANCZOS_ONE_IN = 20
+"""Where fewer than one in so many singular vectors are wanted, Lanczos is faster than a full decomposition."""
+
+LANCZOS_SIZE = 256
+"""Matrices up to this size are decomposed in full, which takes milliseconds."""
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -34,7 +37,7 @@ Rows = Callable[[slice], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Delta:
+class WeightChange:
     """ΔW of one matrix, read by blocks.
 
     Attributes:
@@ -56,7 +59,7 @@ class Delta:
             yield first, self.now(rows), self.start(rows)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """The same of ΔW, in float64: exact for weights stored in 32 bits or fewer."""
+        """All rows of ΔW in order, some at a time, in float64: exact for weights stored in 32 bits or fewer."""
         for first, late, early in self.pairs():
             yield slice(first, first + len(late)), difference(late, early)
 
@@ -66,20 +69,22 @@ def difference(late: Tensor, early: Tensor) -> Tensor:
     return (late.to(torch.float64) - early.to(torch.float64)).reshape(len(late), -1)
 
 
-def delta(name: str, now: Weights, start: Weights, start_name: str | None = None, rows: int | None = None) -> Delta:
+def weight_change(
+    name: str, now: Weights, start: Weights, start_name: str | None = None, rows: int | None = None
+) -> WeightChange:
     """The change of one tensor, or of its first rows, between two sets of weights."""
     shape, other = now.shapes[name], start_name or name
     size = (shape[0] if rows is None else rows, int(np.prod(shape[1:])))
-    return Delta(name, size, lambda part: now.read(name, part), lambda part: start.read(other, part))
+    return WeightChange(name, size, lambda part: now.read(name, part), lambda part: start.read(other, part))
 
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """The smaller Gram matrix of ΔW, and what one pass over both tensors tells beside it.
+    """The smaller Gram matrix of ΔW, and what else one pass over both tensors gives.
 
     Attributes:
         matrix: ΔWᵀΔW, or ΔWΔWᵀ of a wide matrix, in float64.
-        energy: ‖ΔW‖²_F, summed on its own.
+        energy: ‖ΔW‖²_F, summed from the blocks.
         noise_floor: the largest singular value that rounding of the stored weights alone would give.
     """
 
@@ -88,13 +93,14 @@ class Gram:
     noise_floor: float
 
 
-def gram(change: Delta) -> Gram:
+def gram(change: WeightChange) -> Gram:
     """Form the smaller Gram matrix block by block; blocks in which nothing changed cost no product."""
     rows, columns = change.shape
     if rows < columns:
         return _gram_of_rows(change)
     matrix, energy, noise = torch.zeros(columns, columns, dtype=torch.float64), 0.0, 0.0
     for _, late, early in change.pairs():
+        # The floor of a block, s(√rows + √columns), gives its noise s; squares of s are averaged over all rows.
         noise += (_floor(late, early) / (len(late) ** 0.5 + columns**0.5)) ** 2 * len(late) / rows
         if not torch.equal(late, early):
             block = difference(late, early)
@@ -103,7 +109,7 @@ def gram(change: Delta) -> Gram:
     return Gram(matrix, energy, noise**0.5 * (rows**0.5 + columns**0.5))
 
 
-def _gram_of_rows(change: Delta) -> Gram:
+def _gram_of_rows(change: WeightChange) -> Gram:
     """ΔWΔWᵀ of a wide matrix: both tensors are read once, their difference is taken some columns at a time."""
     rows, columns = change.shape
     late, early = change.now(ALL).reshape(rows, -1), change.start(ALL).reshape(rows, -1)
@@ -122,59 +128,57 @@ def _floor(late: Tensor, early: Tensor) -> float:
     return float(matrix_floor(late.reshape(len(late), -1), early.reshape(len(early), -1)))
 
 
-def _energy(change: Delta, block: Tensor) -> float:
+def _energy(change: WeightChange, block: Tensor) -> float:
     part = float(torch.linalg.vector_norm(block)) ** 2
     if not np.isfinite(part):
-        raise SaddlesError.about(
-            f"{change.name} holds numbers that are not finite", "finite weights are needed", "did the training diverge?"
-        )
+        raise SaddlesError(f"{change.name} holds numbers that are not finite. Did the training diverge?")
     return part
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """All min(m, n) singular values of ΔW, falling, and the noise floor of the stored weights."""
+    """All min(m, n) singular values of ΔW, largest first, and the noise floor of the stored weights."""
 
     values: np.ndarray
     noise_floor: float
 
 
-def spectrum_of(change: Delta) -> Spectrum:
+def spectrum_of(change: WeightChange) -> Spectrum:
     """The spectrum of ΔW; exact zeros, at no cost, where nothing changed."""
-    found = gram(change)
-    if not found.energy:
-        return Spectrum(np.zeros(min(change.shape)), found.noise_floor)
-    squares = torch.linalg.eigvalsh(found.matrix).numpy()[::-1]
-    return Spectrum(np.sqrt(np.maximum(squares, 0.0)), found.noise_floor)
+    squared = gram(change)
+    if not squared.energy:
+        return Spectrum(np.zeros(min(change.shape)), squared.noise_floor)
+    eigenvalues = torch.linalg.eigvalsh(squared.matrix).numpy()[::-1]
+    return Spectrum(np.sqrt(np.maximum(eigenvalues, 0.0)), squared.noise_floor)
 
 
-def singular_values(change: Delta) -> np.ndarray:
+def singular_values(change: WeightChange) -> np.ndarray:
     """The singular values of ΔW alone."""
     return spectrum_of(change).values
 
 
 def effort(shape: tuple[int, int]) -> float:
-    """Billions of operations that a spectrum takes, about; for progress bars."""
+    """Billions of operations that a spectrum takes, about: the Gram matrix and its eigenvalues; for progress bars."""
     small, large = sorted(shape)
     return (2.0 * small**2 * large + 8.0 * small**3) / 1e9
 
 
 def resolution(values: np.ndarray) -> float:
-    """The size below which a singular value found from a Gram matrix is not told from zero."""
+    """The size below which a singular value from a Gram matrix cannot be distinguished from zero."""
     return float(values[0]) * float(np.sqrt(len(values) * EPSILON)) if len(values) else 0.0
 
 
-def leading_vectors(found: Gram, rank: int) -> Tensor:
+def leading_vectors(squared: Gram, rank: int) -> Tensor:
     """Orthonormal eigenvectors of the `rank` largest eigenvalues, as columns."""
-    size = len(found.matrix)
-    if rank * FEW < size and size > 256:
+    size = len(squared.matrix)
+    if rank * LANCZOS_ONE_IN < size and size > LANCZOS_SIZE:
         start = np.random.default_rng(0).normal(size=size)
-        _, vectors = sparse.eigsh(found.matrix.numpy(), k=rank, which="LA", v0=start)
+        _, vectors = sparse.eigsh(squared.matrix.numpy(), k=rank, which="LA", v0=start)
         return torch.from_numpy(np.ascontiguousarray(vectors[:, ::-1]))
-    return torch.linalg.eigh(found.matrix).eigenvectors[:, -rank:].flip(1).contiguous()
+    return torch.linalg.eigh(squared.matrix).eigenvectors[:, -rank:].flip(1).contiguous()
 
 
-def factors(change: Delta, rank: int) -> tuple[Tensor, Tensor]:
+def factors(change: WeightChange, rank: int) -> tuple[Tensor, Tensor]:
     """The best approximation of ΔW of a rank, L·R with L (rows, rank) and R (rank, columns), balanced: LᵀL = RRᵀ.
 
     The vectors of one side come from the Gram matrix; the other side is ΔW times them. Whatever rounding did to
@@ -193,7 +197,7 @@ def factors(change: Delta, rank: int) -> tuple[Tensor, Tensor]:
     return left, opposite.T.contiguous()
 
 
-def misfit(change: Delta, left: Tensor, right: Tensor) -> float:
+def misfit(change: WeightChange, left: Tensor, right: Tensor) -> float:
     """‖ΔW − LR‖_F, with the factors as they are stored."""
     one, other = left.to(torch.float64), right.to(torch.float64)
     squares = [float(torch.linalg.vector_norm(block - one[rows] @ other)) ** 2 for rows, block in change.blocks()]

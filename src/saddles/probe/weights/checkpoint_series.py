@@ -1,10 +1,10 @@
 """A series of checkpoints: found, put in order, and checked before anything is measured.
 
-What is wrong with a series is told in one sentence each. Refused, because every number would be wrong: a single
-checkpoint without a reference; a first checkpoint that equals a later one while those between differ; a series in
-which nothing moves; two different checkpoints of one step; measured tensors whose names or shapes change. Noted in
-the result, because the numbers stay right: steps given out of order (they are sorted), identical checkpoints,
-places without a step, a series that does not begin at step 0, tensors beside the measured ones that come and go.
+Each problem of a series is explained in one sentence. Refused, because every number would be wrong: a single checkpoint
+without a reference; a first checkpoint that equals a later one while those between differ; a series in which nothing
+changes; two different checkpoints of one step; measured tensors whose names or shapes change. Noted in the result,
+because the numbers stay right: steps given out of order (they are sorted), identical checkpoints, places without a
+step, a series that does not begin at step 0, tensors other than the measured ones that come and go.
 """
 
 import hashlib
@@ -18,23 +18,37 @@ import torch
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.find_heads import find_layout
 from saddles.probe.layouts.layout import Layout
-from saddles.probe.weights.checkpoints import TORCH_ENDINGS, Source, Weights, holds_weights, open_weights, step_of_name
+from saddles.probe.weights.checkpoints import (
+    FLOATS,
+    TORCH_ENDINGS,
+    Source,
+    Weights,
+    holds_weights,
+    open_weights,
+    step_of_name,
+)
 from saddles.runtime.progress import bar
-
-FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Checkpoints in order of their steps, the reference they are measured against, and what is odd about them."""
+    """Checkpoints in order of their steps.
+
+    Attributes:
+        start: the reference they are measured against.
+        points: the checkpoints.
+        steps: their steps.
+        layout: where their heads lie.
+        notes: what is odd about them, one sentence each.
+        fingerprints: of the numbers of the start and of each point.
+    """
 
     start: Weights
     points: tuple[Weights, ...]
     steps: tuple[int, ...]
     layout: Layout
     notes: tuple[str, ...]
-    prints: tuple[str, ...]
-    """A fingerprint of the start's and each point's numbers."""
+    fingerprints: tuple[str, ...]
 
 
 def open_series(paths: Source | Sequence[Source], reference: Source | None = None) -> Series:
@@ -50,10 +64,9 @@ def open_series(paths: Source | Sequence[Source], reference: Source | None = Non
     points, steps = _in_order(opened, notes)
     if reference is None:
         if len(points) < 2:
-            raise SaddlesError.about(
-                f"one checkpoint came ({points[0].place})",
-                "a change needs two",
-                "give the model before training with --reference, or more checkpoints",
+            raise SaddlesError(
+                f"A change needs two checkpoints; got {points[0].place} alone. Give the model before training as the "
+                "reference (--reference), or more checkpoints."
             )
         start, points, first, steps = points[0], points[1:], steps[0], steps[1:]
         if first != 0:
@@ -63,25 +76,25 @@ def open_series(paths: Source | Sequence[Source], reference: Source | None = Non
     layout = find_layout({name: s for name, s in start.shapes.items() if start.types[name] in FLOATS}, start.config)
     for point in points:
         _check_names(start, point, layout, notes)
-    prints = _prints([start, *points], layout)
-    notes += _repeats(start, points, steps, prints, layout, implicit=reference is None)
-    return Series(start, tuple(points), tuple(steps), layout, tuple(notes), tuple(prints))
+    fingerprints = _fingerprints([start, *points], layout)
+    notes += _repeats(start, points, steps, fingerprints, layout, implicit=reference is None)
+    return Series(start, tuple(points), tuple(steps), layout, tuple(notes), tuple(fingerprints))
 
 
 def find_places(paths: Source | Sequence[Source]) -> tuple[list[Source], list[str]]:
-    """The checkpoints that were meant (those in a folder of them, else the places as given), and notes."""
+    """The checkpoints (those in a folder of them, else the places as given), and notes."""
     if isinstance(paths, str | Path | torch.nn.Module) or not isinstance(paths, Sequence):
         paths = [paths]
     if not paths:
-        raise SaddlesError.about("no checkpoint came", "at least two are compared", "give a folder of checkpoints")
-    found: list[Source] = []
+        raise SaddlesError("`paths` must name at least one checkpoint. Give a folder of checkpoints, or a list.")
+    places: list[Source] = []
     notes = []
     for place in paths:
         inner = [] if isinstance(place, torch.nn.Module) else _inside(Path(place))
-        found += inner or [place]
+        places += inner or [place]
         if inner and any(Path(str(place)).glob("*.safetensors")):
             notes.append(f"the model beside the checkpoints in {place} has no step and was left out")
-    return found, notes
+    return places, notes
 
 
 def _inside(folder: Path) -> list[Source]:
@@ -93,10 +106,10 @@ def _inside(folder: Path) -> list[Source]:
     if not folder.is_dir():
         return []
     inner = [(step, child) for child in folder.iterdir() if (step := step_of_name(child.name)) is not None]
-    found = [(step, child) for step, child in inner if child.is_dir() and child.name.startswith("checkpoint")]
-    if not found and not (folder / "config.json").is_file():
-        found = [(step, child) for step, child in inner if child.is_dir() or _is_model(child)]
-    return [child for _, child in sorted(found, key=lambda row: (row[0], row[1].name))]
+    kept = [(step, child) for step, child in inner if child.is_dir() and child.name.startswith("checkpoint")]
+    if not kept and not (folder / "config.json").is_file():
+        kept = [(step, child) for step, child in inner if child.is_dir() or _is_model(child)]
+    return [child for _, child in sorted(kept, key=lambda row: (row[0], row[1].name))]
 
 
 def _is_model(file: Path) -> bool:
@@ -108,21 +121,19 @@ def _in_order(opened: list[Weights], notes: list[str]) -> tuple[list[Weights], l
     steps = [weights.step for weights in opened]
     if all(step is None for step in steps):
         if len(opened) > 1:
-            notes.append("no place tells its step: they are counted 0, 1, 2, … in the order given")
+            notes.append("no checkpoint states its step: they are counted 0, 1, 2, … in the order given")
         return opened, list(range(len(opened)))
     if steps[0] is None and None not in steps[1:]:
         steps[0] = 0
-        notes.append(f"{opened[0].place} tells no step and is taken as step 0")
+        notes.append(f"{opened[0].place} states no step and is taken as step 0")
     unknown = [weights.place for weights, step in zip(opened, steps, strict=True) if step is None]
     if unknown:
-        raise SaddlesError.about(
-            f"{unknown[0]} tells no step and the others do", "one clock is needed", "leave it out or name it step-N"
-        )
+        raise SaddlesError(f"{unknown[0]} states no step and the others do. Leave it out, or name it step-N.")
     known = [int(step) for step in steps if step is not None]
     order = sorted(range(len(known)), key=known.__getitem__)
     if order != list(range(len(known))):
         fall = next(i for i in range(1, len(known)) if known[i] < known[i - 1])
-        notes.append(f"steps came out of order ({known[fall - 1]} before {known[fall]}): they were sorted")
+        notes.append(f"steps were out of order ({known[fall - 1]} before {known[fall]}) and have been sorted")
     return [opened[i] for i in order], [known[i] for i in order]
 
 
@@ -130,32 +141,29 @@ def _check_names(start: Weights, point: Weights, layout: Layout, notes: list[str
     """Refuse a measured tensor that is absent or of another shape; note the others that come and go."""
     for name in layout.parameters():
         if name not in point.shapes:
-            raise SaddlesError.about(
-                f"{point.place} has no {name}",
-                f"it must have the names of {start.place}",
-                "is it the same model, saved by the same library?",
+            raise SaddlesError(
+                f"{point.place} must have the names of {start.place}; it has no {name}. Is it the same model, saved by "
+                "the same library?"
             )
         if point.shapes[name] != start.shapes[name]:
-            raise SaddlesError.about(
-                f"{name} is {start.shapes[name]} in {start.place} and {point.shapes[name]} in {point.place}",
-                "one model keeps its shapes",
-                "give checkpoints of one training run",
+            raise SaddlesError(
+                f"{name} has shape {start.shapes[name]} in {start.place} and {point.shapes[name]} in {point.place}. "
+                "Give checkpoints of one training run."
             )
         if point.types[name] not in FLOATS:
-            raise SaddlesError.about(
-                f"{name} of {point.place} is stored as {point.types[name]}",
-                "float weights are needed",
-                "give the model before quantisation",
+            raise SaddlesError(
+                f"{name} of {point.place} must be stored as {' or '.join(FLOATS)}; it is {point.types[name]}. Give the "
+                "model before quantisation."
             )
     apart = sorted(set(point.shapes) ^ set(start.shapes))
     if apart:
-        notes.append(f"{point.place} and {start.place} differ in {len(apart)} tensors beside the measured ({apart[0]})")
+        notes.append(f"{point.place} and {start.place} differ in {len(apart)} unmeasured tensors ({apart[0]})")
 
 
-def _prints(every: list[Weights], layout: Layout) -> list[str]:
+def _fingerprints(every: list[Weights], layout: Layout) -> list[str]:
     """A hash of one row in the middle of every measured tensor, for each checkpoint."""
     names = layout.parameters()
-    found = []
+    fingerprints = []
     with bar("reading a row of every tensor", len(every)) as progress:
         for weights in every:
             total = hashlib.sha256()
@@ -163,48 +171,50 @@ def _prints(every: list[Weights], layout: Layout) -> list[str]:
                 middle = weights.shapes[name][0] // 2
                 row = weights.read(name, slice(middle, middle + 1)).to(torch.float64)
                 total.update(row.numpy().tobytes())
-            found.append(total.hexdigest()[:16])
+            fingerprints.append(total.hexdigest()[:16])
             progress.advance()
-    return found
+    return fingerprints
 
 
 def _repeats(
-    start: Weights, points: Sequence[Weights], steps: Sequence[int], prints: list[str], layout: Layout, implicit: bool
+    start: Weights,
+    points: Sequence[Weights],
+    steps: Sequence[int],
+    fingerprints: list[str],
+    layout: Layout,
+    implicit: bool,
 ) -> list[str]:
     """Identical checkpoints: notes, or a refusal where the reference itself is not the start."""
     notes = []
-    still = [
+    unchanged = [
         step
-        for p, step, mark in zip(points, steps, prints[1:], strict=True)
-        if _same(start, p, prints[0], mark, layout)
+        for point, step, mark in zip(points, steps, fingerprints[1:], strict=True)
+        if _same(start, point, fingerprints[0], mark, layout)
     ]
-    if len(still) == len(points):
-        raise SaddlesError.about(
-            f"{'all' if len(points) > 1 else 'the'} checkpoint{'s' if len(points) > 1 else ''} "
-            f"hold{'' if len(points) > 1 else 's'} the same weights as {start.place}",
-            "a change is measured",
-            "were they saved after training, and is the reference another model?",
+    if len(unchanged) == len(points):
+        raise SaddlesError(
+            f"Every checkpoint holds the same weights as {start.place}. Were they saved after training, and is the "
+            "reference another model?"
         )
-    if still and implicit and still != list(steps[: len(still)]):
-        later = next(step for step in still if step not in steps[: len(still)])
-        raise SaddlesError.about(
-            f"the first checkpoint, {start.place}, holds the weights of step {later}",
-            "the first must be the earliest state",
-            "leave it out, or give the true start with --reference",
+    # Without a reference of its own the series begins with the start of training: later states may equal it only
+    # directly after it, before anything has changed.
+    if unchanged and implicit and unchanged != list(steps[: len(unchanged)]):
+        later = next(step for step in unchanged if step not in steps[: len(unchanged)])
+        raise SaddlesError(
+            f"The first checkpoint, {start.place}, holds the weights of step {later}, so it is not the start. Leave it "
+            "out, or give the true start with --reference."
         )
-    if still:
-        words = ", ".join(f"step {step}" for step in still)
-        notes.append(f"{words} equal{'s' if len(still) == 1 else ''} the reference: the change is zero")
+    if unchanged:
+        words = ", ".join(f"step {step}" for step in unchanged)
+        notes.append(f"{words} equal{'s' if len(unchanged) == 1 else ''} the reference: the change is zero")
     for i, (one, step) in enumerate(zip(points, steps, strict=True)):
         for j in range(i + 1, len(points)):
-            same = _same(one, points[j], prints[i + 1], prints[j + 1], layout)
+            same = _same(one, points[j], fingerprints[i + 1], fingerprints[j + 1], layout)
             if steps[j] == step and not same:
-                raise SaddlesError.about(
-                    f"{one.place} and {points[j].place} are both step {step} and differ",
-                    "a step has one state",
-                    "give the checkpoints of one run",
+                raise SaddlesError(
+                    f"{one.place} and {points[j].place} are both step {step} and differ. Give checkpoints of one run."
                 )
-            if same and step not in still:
+            if same and step not in unchanged:
                 notes.append(f"step {step} and step {steps[j]} hold identical weights")
                 break
     return notes

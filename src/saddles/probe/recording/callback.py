@@ -1,0 +1,52 @@
+"""What the callbacks of Lightning and of transformers share: settings, resuming, and the result."""
+
+import os
+from pathlib import Path
+
+import torch
+import xarray as xr
+
+from saddles.errors import SaddlesError
+from saddles.probe.recording.journal import Journal
+from saddles.probe.recording.recorder import Recorder, Reference, record
+
+
+class RecordingCallback:
+    """A recorder that a trainer starts, steps and ends.
+
+    Args:
+        every: optimiser steps from one measurement to the next.
+        out: a folder for the recording.
+        modules: measure the plain matrices too.
+        reference: the model at the start, or its state dict, where that is not the model as training begins.
+        log: whether headline ranks are logged.
+    """
+
+    def __init__(
+        self,
+        every: int = 50,
+        out: str | os.PathLike[str] | None = None,
+        modules: bool = False,
+        reference: Reference | None = None,
+        log: bool = True,
+    ) -> None:
+        self.every, self.out, self.modules, self.reference, self.log = every, out, modules, reference, log
+        self.run: Recorder | None = None
+
+    @property
+    def result(self) -> xr.DataTree:
+        """The finished recording, after training."""
+        if self.run is None:
+            raise SaddlesError("No training was recorded. Let the trainer train first.")
+        return self.run.result
+
+    def begin(self, model: torch.nn.Module, out: Path | None, step: int) -> None:
+        """Start to record training that begins at this step; refused where the reference cannot be known."""
+        known = self.reference is not None or (out is not None and Journal(out).exists())
+        if step > 0 and not known:
+            raise SaddlesError(
+                f"Training resumes at step {step}, and {out or 'no folder'} holds no recording of its start. Pass out= "
+                "as in the first run, or reference= with the weights at the start."
+            )
+        self.run = record(model, self.every, out=out, step=step, reference=self.reference, modules=self.modules)
+        self.run.__enter__()

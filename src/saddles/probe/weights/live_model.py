@@ -1,0 +1,165 @@
+"""Live models: their parameters by name, whole even where they are sharded, and what modules know about heads.
+
+FSDP2 and tensor parallelism keep a DTensor, which gives its full tensor to every process that asks at the same time.
+ZeRO-3 keeps an empty tensor and gathers inside a context of DeepSpeed. FSDP1 flattens parameters, so that heads cannot
+be separated.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+import xarray as xr
+from torch import Tensor
+
+from saddles.errors import SaddlesError
+from saddles.probe.layouts.find_heads import find_layout
+from saddles.probe.layouts.head_counts import COUNT_NAMES
+from saddles.probe.layouts.layout import Layout
+from saddles.probe.measuring import measure
+from saddles.runtime.threads import spare_cores
+
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+"""What torch.compile, FSDP and activation checkpointing put into names."""
+
+
+def heads(model: torch.nn.Module) -> Layout:
+    """The heads of a live model, its plain matrices, and what was skipped with the reasons; print it for a table.
+
+    Args:
+        model: only names, shapes, the configuration and head counts are read.
+    """
+    shapes = {name: full_shape(tensor) for name, tensor in parameters(model).items() if tensor.is_floating_point()}
+    return find_layout(shapes, configuration(model), _module_counts(model))
+
+
+def spectra(model: torch.nn.Module, reference: torch.nn.Module | Mapping[str, Tensor], step: int = 0) -> xr.DataTree:
+    """Spectra and ranks of a live model's change against a reference: `time` has length 1.
+
+    Args:
+        model: the model now.
+        reference: the model at the start, or its state dict.
+        step: the coordinate `step` of the result.
+    """
+    now, start, layout = parameters(model), state_of(reference), heads(model)
+    missing = [name for name in layout.parameters() if name not in start]
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise SaddlesError(f"The reference has no {missing[0]}{more}. Compare two states of one model.")
+    together = any(is_sharded(tensor) for tensor in (*now.values(), *start.values()))
+    workers = 1 if together else spare_cores()  # processes must gather in the same order
+    return measure(layout, reader(now), reader(start, beside=now), step, workers=workers)
+
+
+def parameters(model: object) -> dict[str, Tensor]:
+    """A model's parameters under their plain names; refused where they are flattened or absent."""
+    if not isinstance(model, torch.nn.Module):
+        raise SaddlesError.must_be("model", "a torch.nn.Module", model, "Pass the model, not its path or weights")
+    named: dict[str, Tensor] = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    for name, tensor in named.items():
+        _check_readable(name, tensor)
+    return named
+
+
+def state_of(source: torch.nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a model or of a state dict, under their plain names."""
+    if isinstance(source, Mapping):
+        return {plain_name(name): tensor for name, tensor in source.items()}
+    return parameters(source)
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what wrappers add to it."""
+    for word in _WRAPPERS:
+        name = name.replace(word, "")
+    return name.removeprefix("module.")
+
+
+def configuration(model: torch.nn.Module) -> dict[str, object]:
+    """The model's configuration as a dictionary, empty where it has none."""
+    config: Any = getattr(_unwrapped(model), "config", None)  # of any library, or the user's own
+    if hasattr(config, "to_dict"):
+        return dict(config.to_dict())
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return dataclasses.asdict(config)
+    return dict(config) if isinstance(config, Mapping) else dict(getattr(config, "__dict__", {}))
+
+
+def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside torch.compile and (Distributed)DataParallel."""
+    for name in ("_orig_mod", "module"):
+        inner = model._modules.get(name)
+        if inner is not None:
+            return _unwrapped(inner)
+    return model
+
+
+def _module_counts(model: torch.nn.Module) -> dict[str, int]:
+    """Head counts that modules carry themselves, by any of the usual names."""
+    counts = {}
+    for name, module in model.named_modules():
+        values = (getattr(module, word, None) for word in COUNT_NAMES)
+        number = next((value for value in values if isinstance(value, int) and value > 0), None)
+        if number is not None:
+            counts[plain_name(f"{name}.").rstrip(".")] = number
+    return counts
+
+
+def reader(tensors: Mapping[str, Tensor], beside: Mapping[str, Tensor] | None = None) -> Callable[[str], Tensor]:
+    """A function that gives a whole tensor by name, gathered where it is sharded, on the device of `beside`."""
+    places = beside or tensors
+
+    def read(name: str) -> Tensor:
+        with gathered(name, tensors[name]) as tensor:
+            return tensor.detach().to(places[name].device)
+
+    return read
+
+
+@contextmanager
+def gathered(name: str, tensor: Tensor) -> Iterator[Tensor]:
+    """The whole tensor; every process must ask for it, in the same order."""
+    _check_readable(name, tensor)
+    if hasattr(tensor, "ds_id"):
+        with _deepspeed(name).zero.GatheredParameters([tensor]):
+            yield tensor.detach().clone()
+    elif full_tensor := getattr(tensor.detach(), "full_tensor", None):
+        yield full_tensor()
+    else:
+        yield tensor
+
+
+def full_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of the whole parameter, also where only a part of it is here."""
+    return tuple(getattr(tensor, "ds_shape", tensor.shape))
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether processes must gather it together."""
+    return hasattr(tensor, "ds_id") or hasattr(tensor, "full_tensor")
+
+
+def _check_readable(name: str, tensor: Tensor) -> None:
+    """Refuse a parameter whose values are not to be had."""
+    if "_flat_param" in name:
+        _refuse(name, "is flattened by FSDP1", "Use FSDP2 (fully_shard), whose parameters can be gathered")
+    if hasattr(tensor, "ds_id"):
+        _deepspeed(name)
+    elif tensor.device.type == "meta":
+        _refuse(name, "is on the meta device and has no values", "Load the weights first")
+    elif tensor.numel() == 0:
+        _refuse(name, "is empty here", "Gather sharded parameters first, or start recording before they are sharded")
+
+
+def _deepspeed(name: str) -> Any:  # a module that is not installed where types are checked
+    try:
+        import deepspeed  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        _refuse(name, "is sharded by ZeRO-3 and DeepSpeed cannot be imported", "Install deepspeed in this process")
+    return deepspeed
+
+
+def _refuse(name: str, state: str, hint: str) -> NoReturn:
+    raise SaddlesError(f"The parameter {name} {state}, and only whole parameters can be measured. {hint}.")
