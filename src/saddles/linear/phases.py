@@ -18,9 +18,7 @@ def phase(gamma_w: float, gamma_variance: float) -> Phase:
     belong to the later regime of the list.
     """
     if not (math.isfinite(gamma_w) and math.isfinite(gamma_variance)):
-        raise SaddlesError.about(
-            f"({gamma_w}, {gamma_variance}) came", "two finite exponents are needed", "try (2, -1.5)"
-        )
+        raise SaddlesError(f"`gamma_w` and `gamma_variance` must be finite; got {gamma_w} and {gamma_variance}.")
     if gamma_w < 1:
         return "underparametrised"
     if 2 * gamma_variance + gamma_w > 0:
@@ -31,10 +29,9 @@ def phase(gamma_w: float, gamma_variance: float) -> Phase:
 def _check_active(dim: int, gamma_w: float, gamma_variance: float) -> float:
     distance = 1 - gamma_w - gamma_variance
     if dim < 2 or distance <= 0:
-        raise SaddlesError.about(
-            f"dim={dim}, γ_w={gamma_w}, γ_σ²={gamma_variance} came",
-            "a recovery time exists only where γ_w+γ_σ² < 1",
-            "lower the variance",
+        raise SaddlesError(
+            f"A recovery time exists only where γ_w + γ_σ² < 1; got {gamma_w} and {gamma_variance} at dimension {dim}. "
+            "Lower the variance."
         )
     return distance
 
@@ -52,10 +49,11 @@ def recovery_time(dim: int, gamma_w: float, gamma_variance: float, spectrum: Seq
     values = sorted(spectrum, reverse=True)
     pairs = [(a, b) for i, a in enumerate(values) for b in values[i + 1 :] if a != b]
     if not pairs or values[-1] <= 0:
-        raise SaddlesError.about(
-            f"the spectrum {list(spectrum)!r} came",
-            "Theorem 2's constant c(a_1..a_K) needs two different positive a_i",
-            "use leading_time, which needs a_K alone",
+        raise SaddlesError.must_be(
+            "spectrum",
+            "positive numbers of which two differ, for the constant c(a_1..a_K) of Theorem 2",
+            list(spectrum),
+            "`leading_time` needs a_K alone",
         )
     smallest = values[-1]
     c = min(a - b for a, b in pairs) * smallest**2 / max(a**2 - b**2 for a, b in pairs)

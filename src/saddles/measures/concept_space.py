@@ -141,14 +141,12 @@ def order_homomorphism(loss: xr.DataArray) -> xr.DataArray:
     """
     names = [str(name) for name in loss["point"].values]
     if len({len(name) for name in names}) != 1 or set("".join(names)) - {"0", "1"}:
-        raise SaddlesError.about(
-            f"points named {names[:3]!r} came", "names are bits of one length, such as '0110'", "rename `point`"
-        )
+        raise SaddlesError.must_be("point", "names that are bits of one length, such as '0110'", names[:3])
     bits = np.array([[int(bit) for bit in name] for name in names])
     below = (bits[:, None] <= bits[None, :]).all(axis=-1) & (bits[:, None] != bits[None, :]).any(axis=-1)
     u, v = np.nonzero(below)
     if not len(u):
-        raise SaddlesError.about(f"points {names!r} came", "two that can be compared are needed", "add the whole cube")
+        raise SaddlesError.must_be("point", "names of which at least two can be compared", names, "Add the whole cube")
     ordered = loss.transpose(..., "point").values
     share = (ordered[..., u] <= ordered[..., v]).mean(axis=-1)
     return (

@@ -10,10 +10,8 @@ def need(trajectory: xr.Dataset, *names: str) -> None:
     """Refuse a trajectory that lacks variables, and say how to get them."""
     missing = [name for name in names if name not in trajectory]
     if missing:
-        raise SaddlesError.about(
-            f"a trajectory without {', '.join(missing)} came",
-            f"it needs {', '.join(names)}",
-            "ask `simulate` to keep them",
+        raise SaddlesError(
+            f"The trajectory must have {', '.join(names)}; {', '.join(missing)} is missing. Name it in `keep`."
         )
 
 

@@ -73,9 +73,7 @@ def _separable(made: Embedding, settings: dict[str, Any], seed: int) -> tuple[An
             return task, max_margin(task, "l1")
         except InfeasibleError:
             continue
-    raise SaddlesError.about(
-        "50 draws of sequences came that no diagonal W separates", "more coordinates are needed", "raise dim or lower n"
-    )
+    raise SaddlesError("No diagonal W separates any of 50 draws of sequences. Raise `dim` or lower `n`.")
 
 
 def _share(values: np.ndarray, fine: np.ndarray) -> float:
