@@ -31,7 +31,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class Size(Generic[S]):
     settings: S
 
 
+@runtime_checkable
 class Drawing(Protocol):
     """What `figure` returns: a matplotlib figure, or anything that can save itself."""
 
