@@ -12,6 +12,7 @@ import saddles
 from saddles.core import experiment, provenance
 from saddles.core.experiment import find, register, registry
 from saddles.core.run import planned_folder, resume, run_experiment
+from saddles.core.status import Ending, Status
 from saddles.errors import SaddlesError
 
 ROW = toy_experiment.ROW
@@ -58,13 +59,15 @@ def test_a_finished_identical_run_is_shown_not_repeated():
     assert fresh.computed
 
 
-@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), SaddlesError("it broke")])
-def test_an_interrupted_run_goes_on_where_it_was(registered, trouble):
+@pytest.mark.parametrize(
+    ("trouble", "ending"), [(KeyboardInterrupt(), Ending.INTERRUPTED), (SaddlesError("it broke"), Ending.FAILED)]
+)
+def test_an_interrupted_run_is_resumed_where_it_was(registered, trouble, ending):
     toy_experiment.trouble.append(trouble)
     with pytest.raises(type(trouble)):
         run_experiment(ROW, out="here")
     record = json.loads(Path("here/run.json").read_text())
-    assert record["status"].startswith("stopped")
+    assert Status.parse(record["status"]).ending == ending
     assert len(list(os.scandir("here/parts"))) == 2
     for part in os.scandir("here/parts"):
         assert saddles.load(part.path).sizes["time"] == 4
@@ -87,11 +90,11 @@ def test_resume_refuses_another_version(registered, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_experiment(ROW, out="here")
     monkeypatch.setattr(saddles, "__version__", "99.0")
-    with pytest.raises(SaddlesError, match=r"this is 99\.0"):
+    with pytest.raises(SaddlesError, match=r"with 99\.0"):
         resume("here")
 
 
-def test_a_source_tree_that_is_not_installed_goes_on_with_its_own_run(registered, monkeypatch):
+def test_a_source_tree_that_is_not_installed_resumes_its_own_run(registered, monkeypatch):
     found = importlib.metadata.version
 
     def version(name):
@@ -112,7 +115,7 @@ def test_a_source_tree_that_is_not_installed_goes_on_with_its_own_run(registered
 def test_an_existing_folder_is_never_touched(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(SaddlesError, match="never overwrites"):
+    with pytest.raises(SaddlesError, match="already exists"):
         run_experiment(ROW, out="mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
@@ -136,8 +139,8 @@ def test_settings_are_read_like_their_defaults():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ponts": 3}, "did you mean 'points'"),
-        ({"points": "many"}, "--set points=4"),
+        ({"ponts": 3}, "Did you mean 'points'"),
+        ({"points": "many"}, "a value like 4"),
         ({"points": "2.5"}, "a value like 4"),
         ({"fast": "maybe"}, "a value like True"),
     ],
@@ -148,11 +151,11 @@ def test_bad_settings_are_explained(changes, words):
 
 
 def test_unknown_names_are_explained(registered):
-    with pytest.raises(SaddlesError, match="did you mean 'toy/decay'"):
+    with pytest.raises(SaddlesError, match="Did you mean 'toy/decay'"):
         find("toy/decai")
     with pytest.raises(SaddlesError, match="tiny, laptop"):
         planned_folder("toy/decay", size="huge")
-    with pytest.raises(SaddlesError, match="taken"):
+    with pytest.raises(SaddlesError, match="exists already"):
         register(ROW)
     assert "toy/decay" in registry()
     assert "linear/figure-1" in registry()

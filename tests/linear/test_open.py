@@ -112,6 +112,28 @@ def test_a_method_of_ones_own_trains_the_labs_model_and_moves_its_theories():
     assert saddles.simulate(MODEL, TASK, Heun(1.0, 2), seed=[0, 1])["loss"].dims == ("time", "seed")
 
 
+def test_a_pairing_that_does_not_fit_is_refused():
+    """In a process of its own, without the run-time checks of annotations that tests have."""
+    script = """
+import saddles
+from saddles.linear import Denoising, GradientDescent, Lazy, SelfConsistent, TwoLayer
+for wrong in (
+    lambda: saddles.predict(TwoLayer(9, 0.1), Denoising(4, 1), GradientDescent(0.5, 3)),
+    lambda: SelfConsistent(Lazy()),
+    lambda: SelfConsistent(GradientDescent),
+):
+    try:
+        wrong()
+    except saddles.SaddlesError as error:
+        print(error)
+"""
+    seen = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    first, second, third = seen.splitlines()
+    assert "must have a method `predict`; GradientDescent has none" in first
+    assert "GradientFlow or GradientDescent, or by an object with a method `follow`; got Lazy" in second
+    assert "got GradientDescent" in third
+
+
 def test_double_precision_is_left_to_the_user():
     """saddles computes in float64 and leaves JAX as it found it; also with several threads, and lists of seeds."""
     script = """
