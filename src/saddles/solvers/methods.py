@@ -14,7 +14,7 @@ from jaxtyping import Array
 from saddles.core.status import CONVERGED, FINISHED, Ending, Status
 from saddles.errors import SaddlesError
 from saddles.runtime.precision import in_double_precision
-from saddles.solvers.descent import iterate
+from saddles.solvers.descent import descended, iterate
 from saddles.solvers.dynamics import Dynamics, Path, State
 from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 
@@ -191,7 +191,7 @@ class _Step(eqx.Module):
 
     def __call__(self, state: State, args: tuple[Any, Array]) -> State:
         own, rate = args
-        return jax.tree.map(lambda leaf, move: leaf + rate * move, state, self.slope(state, own))
+        return descended(self.slope, state, own, rate)
 
 
 class _SeeStep(eqx.Module):
