@@ -64,8 +64,8 @@ def main(full: bool = False) -> None:
         total = totals[decades] = flow.attrs["gradient_evaluations"] + flow.attrs["hessian_products"]
         print(
             f"1e-{decades}: {flow.attrs['gradient_evaluations']} gradients, {flow.attrs['hessian_products']} products,"
-            f" {count} stages, {total / max(count, 1):.0f} per stage, {flow.attrs['plateaus_crossed']} plateaus crossed,"
-            f" {flow.attrs['wall_time_s']:.1f} s, {flow.attrs['status']}",
+            f" {count} stages, {total / max(count, 1):.0f} per stage, {flow.attrs['plateaus_crossed']} plateaus"
+            f" crossed, {flow.attrs['wall_time_s']:.1f} s, {flow.attrs['status']}",
             flush=True,
         )
     print(f"growth 1e-16 to 1e-128: {totals[128] / totals[16]:.2f} (≤ 3)")

@@ -59,5 +59,5 @@ def test_plateaus_of_a_staircase():
     ],
 )
 def test_bad_input_is_refused(data, options):
-    with pytest.raises(SaddlesError, match="but"):
+    with pytest.raises(SaddlesError, match="must"):
         stages(data, **options)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import xarray as xr
@@ -12,13 +12,11 @@ from saddles.core.dispatch import predict, simulate
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.measures.activations import clock_of
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 PAPER = "boix2023rank"
 FACTS = ("agrees", "same_before", "gap", "margin", "time_error", "finite_error", "scale_error")
 
-N = TypeVar("N", bound="DataclassInstance")
+N = TypeVar("N")
+"""A model of this lab: a dataclass with the field `log_alpha`."""
 
 
 def log_alpha(decades: float) -> float:
@@ -28,7 +26,7 @@ def log_alpha(decades: float) -> float:
 
 def at_scale(model: N, decades: float) -> N:
     """The same model with initial weights of scale α = 10^(−decades)."""
-    return dataclasses.replace(model, log_alpha=log_alpha(decades))
+    return dataclasses.replace(model, log_alpha=log_alpha(decades))  # type: ignore[type-var]
 
 
 def freedom(model: "diagonal.Network", seed: int) -> float:
@@ -62,7 +60,7 @@ def _at_one_scale(
     model: "diagonal.Network", task: "diagonal.TeacherStudent", seed: int, count: int, decades: int,
     limit: xr.Dataset, end: float,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    small = at_scale(model, decades)  # type: ignore[type-var]
+    small = at_scale(model, decades)
     flow = simulate(small, task, diagonal.Flow(until=end), seed=seed)
     seen = measures.stages(flow)
     finite = predict(small, task, diagonal.Incremental(count, finite=True), seed=seed)
