@@ -84,9 +84,7 @@ def compute(view: Margin, draft: bool = False) -> dict[str, xr.Dataset]:
     task = _task(view.sequences, view.length, view.seed)
     method = margin.MarginFlow(until_norm=10.0**view.decades, max_steps=MOST_STEPS)
     drawn = {"seed": view.seed} if view.model == "factored" else {}  # the other two start at a fixed place
-    return {"measured": simulate(_model(view), task, method, **drawn)} | _limits(
-        view.sequences, view.length, view.seed
-    )
+    return {"measured": simulate(_model(view), task, method, **drawn)} | _limits(view.sequences, view.length, view.seed)
 
 
 def code(view: Margin) -> str:
