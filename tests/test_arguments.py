@@ -23,6 +23,7 @@ HEAD = diagonal.LinearDiagonal(3, log_alpha=LOG_ALPHA)
 SAMPLES = diagonal.TeacherStudent(HEAD, samples=40, seed=1)
 TOKENS = margin.Tokens.random(2, 3, 3, seed=1)
 SIM = concepts.Identity((1.0, 2.0), (0.5, 0.3), dim=4)
+FEW = concepts.Identity((1.0, 2.0), (0.5, 0.3), dim=4, samples=8)
 PAIR = concepts.SymmetricTwoLayer(factor=0.1 * np.eye(4))
 DENOISING = linear.Denoising(6, 2)
 
@@ -67,6 +68,10 @@ CASES = [
     _simulate("concepts flow", concepts.OneLayer(), SIM, concepts.GradientFlow(until=1.0), keepable=("jacobian",)),
     _simulate("concepts descent", concepts.OneLayer(), SIM, concepts.GradientDescent(0.5, 4), keepable=("jacobian",)),
     _simulate("concepts pair", PAIR, SIM, concepts.GradientFlow(until=1.0), keepable=("jacobian", "terms")),
+    _simulate("concepts drawn pair", concepts.SymmetricTwoLayer(top=0.2), SIM, concepts.GradientFlow(until=1.0),
+              keepable=("jacobian", "terms")),
+    _simulate("concepts SGD", concepts.MLP((3,)), FEW, concepts.SGD(0.5, 4, 4), keepable=("jacobian", "hierarchy")),
+    _simulate("concepts MLP flow", concepts.MLP((3,), "relu"), FEW, concepts.GradientFlow(until=1.0)),
     _predict("concepts OneLayerTheory", concepts.OneLayer(), SIM, concepts.OneLayerTheory(), keepable=("jacobian",)),
     _predict("concepts TwoLayerTheory", PAIR, SIM, concepts.TwoLayerTheory(), keepable=("jacobian", "terms")),
     _simulate("margin diagonal", margin.DiagonalAttention(0.1), TOKENS, margin.MarginFlow(20.0),

@@ -130,6 +130,7 @@ def check_weights(
     beta = top / omega if omega > 0 else math.inf
     gamma = float(ascending[-1]) / alpha if alpha > 0 else math.inf
     gap = min((high - 3 * low for low, high in pairwise(ascending.tolist())), default=math.inf)
+    # D.5: a_i − 3a_j ≥ α/C for neighbours, with C > 1. Neighbours decide, as a is ascending.
     C = max(1.0 + JUST_ABOVE, alpha / gap) if gap > 0 else math.inf
     candidates = []
     for kappa in kappas:

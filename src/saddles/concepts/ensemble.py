@@ -61,7 +61,7 @@ def flow_many(
     parts, statuses = [], []
     with bar(f"{runs} flows", runs) as progress:
         for first in range(0, runs, block):
-            rows = np.minimum(np.arange(first, first + block), runs - 1)
+            rows = np.minimum(np.arange(first, first + block), runs - 1)  # copies of the last run fill the block
             args = (_padded(a[rows], room[:1]), _padded(goal[rows], room[:1]))
             flow = solve(
                 _slope, _padded(start[rows], room), times, args=args, observe=_observe, rtol=rtol, atol=NO_FLOOR
@@ -70,6 +70,7 @@ def flow_many(
             parts.append({name: _trimmed(flow.saved[name], size, real) for name in observe})
             statuses.append(flow.status)
             progress.advance(float(real))
+    # A block that ended early cuts the others: they share one clock.
     shortest = min(len(part[observe[0]]) for part in parts)
     saved = {name: np.concatenate([part[name][:shortest] for part in parts], axis=1) for name in observe}
     return saved, Status.all_of(statuses)

@@ -41,7 +41,7 @@ def lemma_curves(trajectory: Trajectory, c: Constants) -> xr.Dataset:
     upper = {name: blank.copy() for name in ("D.1", "D.5", "D.7", "D.8")}
     lower = {name: blank.copy() for name in ("D.2", "D.3", "D.4", "D.6")}
     t = clock[:, None, None]
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # D.1 grows for ever, long after it says anything
         upper["D.1"] = first * np.exp(t * pair * c.kappa)
         lower["D.2"] = np.where(
             t <= math.log(c.P) / (2 * c.gamma * c.alpha * c.kappa), first * np.exp(t * pair / c.kappa), np.nan
@@ -120,7 +120,7 @@ def least_constants(trajectory: Trajectory) -> dict[str, float]:
     omega, top = float(first.min()), float(first.max())
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = np.log(size[1:] / first) / (clock[1:, None, None] * pair)
-        pace = np.where(signed[1:] * signed[0] > 0, pace, -np.inf)
+        pace = np.where(signed[1:] * signed[0] > 0, pace, -np.inf)  # a change of sign leaves no lower bound
         slow = np.where(pace > 0, 1 / pace, np.inf)
     own = np.diagonal(size, axis1=1, axis2=2)
     early = own[1:].max(axis=1) < INITIAL_PHASE

@@ -243,13 +243,14 @@ def _one_run(plan: _Plan, shuffles: Int[Array, "order epoch point"], stride: Arr
     def step(count: Array, layers: Layers) -> Layers:
         if plan.batch is None:
             inputs = run.data
-        else:
+        else:  # shuffles are gathered step by step: sorting all data beforehand would copy them once per epoch
             epoch, place = count // plan.per_epoch, count % plan.per_epoch
             rows = jax.lax.dynamic_slice(shuffles[run.order, epoch], (place * plan.batch,), (plan.batch,))
             inputs = run.data[rows]
         slopes = jax.grad(_batch_loss)(layers, inputs, activation, plan.loss)
         return jax.tree.map(lambda leaf, slope: leaf - run.rate * slope, layers, slopes)
 
+    # The stride is traced, so runs of any `save_every` with as many saves share a program.
     def save(layers: Layers, block: Array) -> tuple[Layers, dict[str, Array]]:
         first = block * stride
         layers = jax.lax.fori_loop(first, first + stride, step, layers)
@@ -320,6 +321,7 @@ def _train(
         loss=method.loss, per_epoch=schedule.per_epoch, batch=method.batch, saves=schedule.saves,
         jacobian="jacobian" in observe, side_by_side=_side_by_side(drawn),
     )  # fmt: skip
+    # One shuffle for each seed, not for each run: runs of a seed see the points in the same order.
     unique = sorted({seed for batch in batches for seed in batch.seeds})
     shuffles = np.stack([task.shuffles(method.epochs if method.batch else 1, seed) for seed in unique])
     runs = [

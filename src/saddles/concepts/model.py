@@ -63,7 +63,7 @@ class Trainable(ABC):
         `train`: on its samples. The class docstring lists what can be kept.
         """
         with on_device(device):
-            if isinstance(method, SampleMethod):
+            if isinstance(method, SampleMethod):  # it asks for layers, and refuses a model that has none
                 return method.train(self, task, times=times, seed=seed, keep=keep, precision=precision)
             follow = check_method(method, self, "GradientFlow, GradientDescent or (OneLayer and MLP) SGD").follow
             named = None if keep is None else check_keep(keep, self._keepable(task))

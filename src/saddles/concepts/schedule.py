@@ -36,7 +36,7 @@ def predicted_events(model: object, task: Identity, *, seed: int = 0) -> xr.Data
     for p, a in enumerate(strengths):
         rows.append((float(times[p]), "growth", p + 1, p + 1))
         for j, b in enumerate(strengths):
-            if a > b or (a == b and p < j):
+            if a > b or (a == b and p < j):  # a tie is listed once, and never suppressed
                 wait = np.log(2 * (a + b) / (a - b)) / (4 * a) if a > b else np.inf
                 rows.append((float(times[p] + wait), "suppression", p + 1, j + 1))
     return _table(rows)

@@ -59,6 +59,7 @@ class OneLayerTheory:
         clock = self.horizon(model, task)[0] if times is None else np.asarray(times, dtype=float)
         s, d = task.concepts, task.size
         values, vectors = _modes(task)
+        # In the eigenvectors of A every column of W decays by itself; beyond s nothing moves.
         strengths = np.concatenate([values, np.zeros(d - s)])
         basis = np.eye(d)
         basis[:s, :s] = vectors
@@ -149,6 +150,7 @@ class TwoLayerTheory:
 
 def one_layer(weights: np.ndarray, strengths: np.ndarray, times: np.ndarray) -> np.ndarray:
     """W(t) = I − e^{−At} + W(0) e^{−At} for diagonal A, shape (time, d, d)."""
+    # expm1 keeps the digits of 1 − e^{−at} at early times.
     decay = np.exp(-np.asarray(times)[:, None] * strengths)
     rest = -np.expm1(-np.asarray(times)[:, None] * strengths)
     return weights[None] * decay[:, None, :] + rest[:, :, None] * np.eye(len(strengths))

@@ -1,12 +1,21 @@
 """Figures of the concepts lab: the symmetric two-layer flow."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from saddles.figures.style import COLOURS, GREY, INK, MEASURED, THEORY, look, sheet
+
+THIN: dict[str, Any] = {**THEORY, "linewidth": 1}
+"""Keywords of a theory curve that must not hide the measured one."""
+
+
+def describe(axis: Axes, title: str, x: str, y: str, log: str = "", **more: Any) -> None:  # as `Axes.set` takes them
+    """Title and labels of an axis; `log` names the logarithmic directions, such as "xy"."""
+    axis.set(title=title, xlabel=x, ylabel=y, **{f"{direction}scale": "log" for direction in log}, **more)
 
 
 def stage_plot(trajectory: xr.Dataset) -> Figure:
@@ -26,22 +35,15 @@ def stage_plot(trajectory: xr.Dataset) -> Figure:
         path.plot(*one["output"].transpose("time", "coordinate").values.T[:2], color=COLOURS[0], **MEASURED)
         path.plot(*one["target"].values[:2], "*", color=INK, markersize=13)
         path.set(xlabel="output, concept 1", ylabel="output, concept 2", title="Output at the test point")
-        names = {
-            "major_growth": "major entries grow",
-            "minor_growth": "minor entries grow",
-            "suppressed": "entries shrink",
-        }
-        for (name, words), colour in zip(names.items(), COLOURS, strict=False):
-            share.plot(clock, one[name], color=colour, label=words, **MEASURED)
+        names = ("major_growth", "minor_growth", "suppressed")
+        labels = ("major entries grow", "minor entries grow", "entries shrink")
+        for name, label, colour in zip(names, labels, COLOURS, strict=False):
+            share.plot(clock, one[name], color=colour, label=label, **MEASURED)
         share.plot(clock, one["test_loss"] - one["test_loss"][0], label="test loss", **THEORY)
         share.set(xlabel="gradient time", ylabel="change of the test loss", title="Who changes the test loss")
         share.legend(fontsize=8, loc="center right")
-        learned = clock[
-            min(
-                len(clock) - 1,
-                int(np.argmax(one["test_loss"].values < 1e-3 * one["test_loss"].values[0])) or len(clock) - 1,
-            )
-        ]
+        below = np.flatnonzero(one["test_loss"].values < 1e-3 * one["test_loss"].values[0])
+        learned = clock[below[0] if len(below) else -1]
         for axis in (top, bottom, share):
             axis.set_xlim(0, learned)
     return figure
@@ -52,7 +54,13 @@ def _deepest(loss: np.ndarray) -> int:
     return int(np.argmax((scaled - np.minimum.accumulate(scaled, axis=0)).max(axis=0)))
 
 
-def _entries(axis: Any, clock: np.ndarray, jacobian: np.ndarray, place: str = "center right", columns: int = 2) -> None:
+def _entries(
+    axis: Axes,
+    clock: np.ndarray,
+    jacobian: np.ndarray,
+    place: Literal["center left", "center right"] = "center right",
+    columns: int = 2,
+) -> None:
     size = jacobian.shape[1]
     for p in range(size):
         axis.plot(clock, jacobian[:, p, p], color=COLOURS[p], label=f"w{_low(p + 1)}{_low(p + 1)}", **MEASURED)
@@ -69,7 +77,7 @@ def _low(number: int) -> str:
     return "₀₁₂₃₄₅₆₇₈₉"[number]
 
 
-def _events(axis: Any, grid: np.ndarray, names: bool = True) -> None:
+def _events(axis: Axes, grid: np.ndarray, names: bool = True) -> None:
     for i, row in enumerate(grid):
         for j, at in enumerate(row):
             if not np.isfinite(at):
@@ -78,21 +86,14 @@ def _events(axis: Any, grid: np.ndarray, names: bool = True) -> None:
             if names:
                 words = f"w{_low(i + 1)}{_low(j + 1)} {'grows' if i == j else 'suppressed'}"
                 axis.annotate(
-                    words,
-                    (at, 1),
-                    xycoords=("data", "axes fraction"),
-                    xytext=(3, -3),
-                    fontsize=7.5,
-                    textcoords="offset points",
-                    va="top",
-                    rotation=90,
-                    color="#555555",
+                    words, (at, 1), xycoords=("data", "axes fraction"), xytext=(3, -3), textcoords="offset points",
+                    fontsize=7.5, va="top", rotation=90, color="#555555",
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
-                )
+                )  # fmt: skip
 
 
 def search(trajectory: xr.Dataset) -> Figure:
-    """The found example (loss and Jacobian on a log clock), and how often that many descents occur."""
+    """The best example (loss and Jacobian on a log clock), and how often that many descents occur."""
     clock = trajectory["time"].values
     shown = clock > 0
     jacobian = trajectory["jacobian"].transpose("time", "row", "column").values
@@ -101,9 +102,7 @@ def search(trajectory: xr.Dataset) -> Figure:
         figure, axes = sheet(2, 2, 12, 7.0, width_ratios=[1.5, 1])
         (top, bars), (bottom, counts) = axes
         top.plot(clock[shown], trajectory["test_loss"].values[shown], color=INK, **MEASURED)
-        top.set(
-            xscale="log", ylabel="test loss", title=f"Test loss of the best start found ({trajectory.attrs['example']})"
-        )
+        describe(top, f"Test loss of the best start found ({trajectory.attrs['example']})", "", "test loss", log="x")
         _entries(bottom, clock[shown], jacobian[shown], "center left")
         bottom.set(xscale="log", xlabel="gradient time", ylabel="entry of W", title="Its Jacobian")
         end = clock[np.flatnonzero(trajectory["test_loss"].values > 1e-3 * trajectory["test_loss"].values[0])[-1]]
@@ -115,11 +114,9 @@ def search(trajectory: xr.Dataset) -> Figure:
             values = 100 * trajectory["fraction"].sel(power=power, prominence=prominence).values
             places = np.arange(len(draws)) + 0.2 * (k - 1.5)
             label = f"{'A' if power == 1 else 'A², the authors’ scripts'}, prominence {100 * prominence:g} %"
-            made = bars.bar(places, values, 0.19, color=COLOURS[k], label=label)
-            bars.bar_label(made, [f"{v:.2g}" for v in values], fontsize=7, padding=1)
-        bars.set(
-            xticks=range(len(draws)), ylabel="% of starts", title=f"At least {wanted} descents, {starts} starts each"
-        )
+            drawn = bars.bar(places, values, 0.19, color=COLOURS[k], label=label)
+            bars.bar_label(drawn, [f"{v:.2g}" for v in values], fontsize=7, padding=1)
+        describe(bars, f"At least {wanted} descents, {starts} starts each", "", "% of starts", xticks=range(len(draws)))
         bars.set_xticklabels(draws, fontsize=8)
         bars.legend(fontsize=7.5)
         bars.margins(y=0.25)
@@ -127,13 +124,7 @@ def search(trajectory: xr.Dataset) -> Figure:
         for k, name in enumerate(draws):
             values = 100 * trajectory["histogram"].sel(power=1, prominence=0.01).isel(draw=k).values
             counts.plot(numbers, np.where(values > 0, values, np.nan), "o-", color=COLOURS[k], label=name)
-        counts.set(
-            xlabel="descents (A, prominence 1 %)",
-            ylabel="% of starts",
-            yscale="log",
-            xticks=numbers,
-            title="How many descents",
-        )
+        describe(counts, "How many descents", "descents (A, prominence 1 %)", "% of starts", log="y", xticks=numbers)
         counts.legend(fontsize=8)
     return figure
 
@@ -148,23 +139,19 @@ def failure_plot(trajectory: xr.Dataset) -> Figure:
             _entries(axis, clock[1:], one["jacobian"].transpose("time", "row", "column").values[1:], columns=1)
             axis.axvline(horizon, color=INK, linewidth=1)
             axis.annotate(
-                "horizon",
-                (horizon, 0.3),
-                xycoords=("data", "axes fraction"),
-                xytext=(3, 0),
-                rotation=90,
-                fontsize=8,
+                "horizon", (horizon, 0.3), xycoords=("data", "axes fraction"), xytext=(3, 0), rotation=90, fontsize=8,
                 textcoords="offset points",
-            )
+            )  # fmt: skip
             for p, at in enumerate(one["said_time"].isel(run=0).values):
                 if np.isfinite(at):
                     axis.axvline(at, color=COLOURS[p], linewidth=1, linestyle=(0, (4, 2)))
             title = "W(0) of full rank: lost only within the horizon" if rank == 3 else "W(0) of rank 2: lost for ever"
-            axis.set(
-                xscale="log",
-                xlabel="gradient time (dashed: predicted growth)",
-                ylabel="entry of W",
-                title=title,
+            describe(
+                axis,
+                title,
+                "gradient time (dashed: predicted growth)",
+                "entry of W",
+                log="x",
                 xlim=(clock[1], clock[-1]),
             )
         said = trajectory["said_time"].sel(rank=3).transpose("run", "coordinate").values
@@ -174,13 +161,13 @@ def failure_plot(trajectory: xr.Dataset) -> Figure:
             seen = np.where(up.any(axis=0), clock[np.argmax(up, axis=0)], np.nan)
             axes[2].plot(said[:, p], seen, ".", color=COLOURS[p], markersize=4, label=f"concept {p + 1}")
         ends = np.array([np.nanmin(said) * 0.8, np.nanmax(said[np.isfinite(said)]) * 1.2])
-        axes[2].plot(ends, ends, **THEORY | {"linewidth": 1})
-        axes[2].set(
-            xscale="log",
-            yscale="log",
-            xlabel="predicted time of growth (gradient time)",
-            ylabel="time at which the entry is ½ (gradient time)",
-            title=f"{said.shape[0]} starts of full rank",
+        axes[2].plot(ends, ends, **THIN)
+        describe(
+            axes[2],
+            f"{said.shape[0]} starts of full rank",
+            "predicted time of growth (gradient time)",
+            "time at which the entry is ½ (gradient time)",
+            log="xy",
         )
         axes[2].legend()
     return figure
@@ -196,21 +183,15 @@ def breakdown(trajectory: xr.Dataset) -> Figure:
         means = [np.where(v.mean(axis=1) > 0, v.mean(axis=1), np.nan) for v in (depth, twice)]
         depth = np.where(depth > 0, depth, np.nan)
         axes[0].plot(widths, 100 * depth, "o-", color=COLOURS[0], alpha=0.5, linewidth=1)
-        axes[0].plot(
-            widths,
-            100 * means[0],
-            "o",
-            color=COLOURS[0],
-            label="mean depth, % of the first loss",
-            **MEASURED,
-        )
+        label = "mean depth, % of the first loss"
+        axes[0].plot(widths, 100 * means[0], "o", color=COLOURS[0], label=label, **MEASURED)
         axes[0].plot(widths, 100 * means[1], "s--", color=COLOURS[1], label="starts with two descents, %")
-        axes[0].set(
-            xscale="log",
-            yscale="log",
-            xlabel="hidden width d' (none beyond the lines)",
-            ylabel="%",
-            title=f"Transient memorisation, d'τ² = {trajectory.attrs['scale']:g}",
+        describe(
+            axes[0],
+            f"Transient memorisation, d'τ² = {trajectory.attrs['scale']:g}",
+            "hidden width d' (none beyond the lines)",
+            "%",
+            log="xy",
         )
         axes[0].set_xticks(widths, [str(w) for w in widths])
         axes[0].minorticks_off()
@@ -218,11 +199,12 @@ def breakdown(trajectory: xr.Dataset) -> Figure:
         for axis, k in ((axes[1], 0), (axes[2], -1)):
             loss = trajectory["test_loss"].isel(width=k).transpose("time", "run").values
             axis.plot(clock[1:], loss[1:] / loss[0], color=COLOURS[0], linewidth=1, alpha=0.7)
-            axis.set(
-                xscale="log",
-                xlabel="gradient time",
-                ylabel="test loss / its start",
-                title=f"Twelve starts, d' = {widths[k]}",
+            describe(
+                axis,
+                f"Twelve starts, d' = {widths[k]}",
+                "gradient time",
+                "test loss / its start",
+                log="x",
                 ylim=(0, None),
             )
     return figure
@@ -241,24 +223,14 @@ def pivot_law(trajectory: xr.Dataset) -> Figure:
             here = real & (scale == value) & np.isfinite(measured)
             axes[0].plot(greedy[here], measured[here], ".", markersize=3, alpha=0.5, color=COLOURS[k], label=name)
         top = float(np.nanmax(measured))
-        axes[0].plot([0, top], [0, top], **THEORY | {"linewidth": 1})
-        axes[0].set(
-            xlabel="predicted: log(1/S) / 4a",
-            ylabel="measured: w passes ½",
-            title="Time of growth",
-            xlim=(0, 1.1 * top),
-        )
+        axes[0].plot([0, top], [0, top], **THIN)
+        describe(axes[0], "Time of growth", "predicted: log(1/S) / 4a", "measured: w passes ½", xlim=(0, 1.1 * top))
         axes[0].legend(markerscale=3)
         for values, name, colour in ((greedy, "greedy order", COLOURS[0]), (signal, "order of a", COLOURS[1])):
             error = np.sort(np.abs(values[real] / measured[real] - 1))
             error = error[np.isfinite(error)]
-            axes[1].plot(
-                100 * error,
-                np.linspace(0, 100, len(error)),
-                color=colour,
-                label=f"{name}: median {100 * np.median(error):.1f} %",
-                **MEASURED,
-            )
+            label = f"{name}: median {100 * np.median(error):.1f} %"
+            axes[1].plot(100 * error, np.linspace(0, 100, len(error)), color=colour, label=label, **MEASURED)
         axes[1].set(xscale="log", xlabel="relative error, %", ylabel="% of concepts below", title="Error of the law")
         axes[1].legend(loc="upper left")
         said = (greedy > horizon) & real
@@ -267,18 +239,16 @@ def pivot_law(trajectory: xr.Dataset) -> Figure:
         nearest = np.nanmin(np.where(np.isfinite(margin), margin, np.nan), axis=1)
         wrong = (said != lost).any(1)
         bins = np.geomspace(1e-3, 5, 24)
+        labels = [f"right: {100 * named:.1f} % name all, {100 * right:.1f} % whether", "wrong"]
         axes[2].hist(
-            [nearest[~wrong], nearest[wrong]],
-            bins=bins,
-            stacked=True,
-            color=[COLOURS[2], COLOURS[3]],
-            label=[f"right: {100 * named:.1f} % name all, {100 * right:.1f} % whether", "wrong"],
+            [nearest[~wrong], nearest[wrong]], bins=bins, stacked=True, color=[COLOURS[2], COLOURS[3]], label=labels
         )
-        axes[2].set(
-            xscale="log",
-            xlabel="|log(predicted time / horizon)| of the nearest concept",
-            ylabel="instances",
-            title=f"Failure within a horizon: {100 * lost.any(1).mean():.0f} % fail",
+        describe(
+            axes[2],
+            f"Failure within a horizon: {100 * lost.any(1).mean():.0f} % fail",
+            "|log(predicted time / horizon)| of the nearest concept",
+            "instances",
+            log="x",
         )
         axes[2].legend(loc="upper left")
         axes[2].margins(y=0.25)
@@ -292,22 +262,25 @@ def lemma_table(trajectory: xr.Dataset) -> Figure:
     with look():
         figure, (axes,) = sheet(1, 3, 15, 4.6)
         holds = 100 * (margin >= -1e-6).mean(axis=0)
-        made = axes[0].bar(range(len(lemmas)), holds, color=[COLOURS[2] if h == 100 else COLOURS[3] for h in holds])
-        axes[0].bar_label(made, [f"{h:.3g}" for h in holds], fontsize=8)
-        axes[0].set(
+        drawn = axes[0].bar(range(len(lemmas)), holds, color=[COLOURS[2] if h == 100 else COLOURS[3] for h in holds])
+        axes[0].bar_label(drawn, [f"{h:.3g}" for h in holds], fontsize=8)
+        describe(
+            axes[0],
+            f"{len(margin)} instances that meet D.1 to D.5",
+            "",
+            "% of instances in which it holds",
             ylim=(0, 112),
             xticks=range(len(lemmas)),
-            ylabel="% of instances in which it holds",
-            title=f"{len(margin)} instances that meet D.1 to D.5",
         )
         axes[0].set_xticklabels(lemmas)
         third = np.maximum(margin[:, lemmas.index("D.3")], -6)
         axes[1].plot(trajectory["correlation"], third, ".", color=COLOURS[0], markersize=4)
         axes[1].axhline(0, color=INK, linewidth=1)
-        axes[1].set(
-            xlabel="largest |correlation| in W(0)",
-            ylabel="margin of lemma D.3 (log, cut at −6)",
-            title="Lemma D.3 fails where W(0) is correlated",
+        describe(
+            axes[1],
+            "Lemma D.3 fails where W(0) is correlated",
+            "largest |correlation| in W(0)",
+            "margin of lemma D.3 (log, cut at −6)",
         )
         constants = [str(name) for name in trajectory["constant"].values]
         for k, name in enumerate(trajectory["draw"].values):
@@ -323,15 +296,9 @@ def lemma_table(trajectory: xr.Dataset) -> Figure:
             for x, part in zip(place, share, strict=True):
                 if part < 1:
                     axes[2].annotate(
-                        f"∞ in {100 * (1 - part):.0f} %",
-                        (x, 1),
-                        xycoords=("data", "axes fraction"),
-                        fontsize=7,
-                        rotation=90,
-                        va="top",
-                        ha="center",
-                        color=COLOURS[k],
-                    )
+                        f"∞ in {100 * (1 - part):.0f} %", (x, 1), xycoords=("data", "axes fraction"), fontsize=7,
+                        rotation=90, va="top", ha="center", color=COLOURS[k],
+                    )  # fmt: skip
         axes[2].set(yscale="log", xticks=range(len(constants)), title="Least constants that hold, figure 10's task")
         axes[2].set_xticklabels(constants, fontsize=8)
         axes[2].legend(fontsize=8, loc="center", bbox_to_anchor=(0.66, 0.6))

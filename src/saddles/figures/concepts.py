@@ -4,9 +4,20 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from saddles.figures.concept_flows import breakdown, failure_plot, lemma_table, pivot_law, search, stage_plot
+from saddles.figures.concept_flows import (
+    THIN,
+    breakdown,
+    describe,
+    failure_plot,
+    lemma_table,
+    pivot_law,
+    search,
+    stage_plot,
+)
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, THEORY, look, sheet
 
 __all__ = [
@@ -25,7 +36,7 @@ __all__ = [
 
 
 def orders(trajectory: xr.Dataset) -> Figure:
-    """Output at the test point in the plane of the two concepts, one curve a setting."""
+    """Output at the test point in the plane of the two concepts, one curve per setting."""
     panels = [name for name in ("signal", "diversity") if name in trajectory["varied"].values]
     titles = {"signal": "Varied signal μ", "diversity": "Varied diversity σ"}
     with look():
@@ -37,7 +48,7 @@ def orders(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _paths(axis: Any, chosen: xr.Dataset, varied: str) -> None:
+def _paths(axis: Axes, chosen: xr.Dataset, varied: str) -> None:
     for k in range(chosen.sizes["setting"]):
         one = chosen.isel(setting=k, seed=0)
         colour = COLOURS[k % len(COLOURS)]
@@ -47,7 +58,7 @@ def _paths(axis: Any, chosen: xr.Dataset, varied: str) -> None:
         marks = _marks(one)
         axis.plot(x[marks], y[marks], ".", color=colour, markersize=7)
         if "predicted" in one:
-            axis.plot(*one["predicted"].transpose("time", "coordinate").values.T, **THEORY | {"linewidth": 1.0})
+            axis.plot(*one["predicted"].transpose("time", "coordinate").values.T, **THIN)
         axis.plot(*one["target"].values, "*", color=colour, markersize=13, markeredgecolor=INK, markeredgewidth=0.6)
     if "predicted" in chosen:
         axis.plot([], [], **THEORY, label="Theorem 4.1")
@@ -80,10 +91,11 @@ def memorisation_paths(trajectory: xr.Dataset) -> Figure:
             axis.plot([], [], color="#cccccc", label=f"seeds: {path.shape[1]}")
             axis.plot([1], [1], "*", color=INK, markersize=13, label="test point")
             axis.plot([1, 0], [0, 1], "o", color=GREY, markersize=8, label="cluster centres")
-            axis.set(
-                title=f"{trajectory.attrs['network'].split(',')[0]}, {label}",
-                xlabel="output / μ, concept 1",
-                ylabel="output / μ, concept 2",
+            describe(
+                axis,
+                f"{trajectory.attrs['network'].split(',')[0]}, {label}",
+                "output / μ, concept 1",
+                "output / μ, concept 2",
                 xlim=(-0.8, 1.4),
                 ylim=(-0.8, 1.4),
             )
@@ -105,9 +117,11 @@ def memorisation_losses(trajectory: xr.Dataset) -> Figure:
             axis.plot(clock, loss[:, best], color=colour, zorder=3, label="largest rise", **MEASURED)
             axis.plot([], [], color="#cccccc", label=f"seeds: {loss.shape[1]}")
             end = clock[np.flatnonzero((loss > 0.01).any(axis=1))[-1]]
-            axis.set(
-                title=f"{trajectory.attrs['network'].split(',')[0]}, {label}",
-                xlabel="gradient time",
+            describe(
+                axis,
+                f"{trajectory.attrs['network'].split(',')[0]}, {label}",
+                "gradient time",
+                "",
                 ylim=(0, 1.25),
                 xlim=(0, end),
             )
@@ -145,14 +159,12 @@ def hierarchy(trajectory: xr.Dataset) -> Figure:
         axes[-1].plot(trajectory["epoch"], kept, color="#cccccc", linewidth=1)
         axes[-1].plot(trajectory["epoch"], kept.mean(axis=1), color=COLOURS[0], label="mean", **MEASURED)
         axes[-1].plot([], [], color="#cccccc", label="seeds")
-        axes[-1].set(
-            title="Pairs in order", xlabel="epoch", ylabel="fraction with ℓ(u) ≤ ℓ(v), u ≤ v", ylim=(None, 1.005)
-        )
+        describe(axes[-1], "Pairs in order", "epoch", "fraction with ℓ(u) ≤ ℓ(v), u ≤ v", ylim=(None, 1.005))
         axes[-1].legend(loc="lower left")
     return figure
 
 
-def _cube(axis: Any, names: list[str], places: dict[int, tuple[float, float]], loss: np.ndarray) -> Any:
+def _cube(axis: Axes, names: list[str], places: dict[int, tuple[float, float]], loss: np.ndarray) -> PathCollection:
     for i, first in enumerate(names):
         for j, second in enumerate(names):
             if i < j and sum(a != b for a, b in zip(first, second, strict=True)) == 1:
@@ -181,13 +193,9 @@ def slopes(trajectory: xr.Dataset) -> Figure:
             x, y = trajectory["output"].isel(method=j).transpose("time", "coordinate").values.T
             right.plot(x, y, color=COLOURS[j], label=f"{method}, rate {rates[0]:g}", **MEASURED)
         scale = float(trajectory["error"].isel(rate=0, method=0).mean())
-        left.plot(rates, scale * rates / rates[0], **THEORY | {"linewidth": 1}, label="slope 1")
-        left.set(
-            xscale="log",
-            yscale="log",
-            xlabel="learning rate",
-            ylabel="largest distance from Theorem 4.1",
-            title="Error of the theory against training",
+        left.plot(rates, scale * rates / rates[0], **THIN, label="slope 1")
+        describe(
+            left, "Error of the theory against training", "learning rate", "largest distance from Theorem 4.1", log="xy"
         )
         left.set_xticks(rates, [f"{rate:g}" for rate in rates])
         left.minorticks_off()

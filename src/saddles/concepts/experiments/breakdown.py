@@ -92,19 +92,11 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     slope = np.polyfit(np.log(trajectory["width"].values), logs, 1)[0]
     judge = partial(check, paper=PAPER, where="Section E.2", size=size)
     return [
-        judge(
-            "Transient memorisation falls with d': slope of log mean depth against log d'",
-            values=list(slope),
-            relation="<=",
-            threshold=0.0,
-        ),
-        judge(
-            "The widest has less than half the depth of the narrowest: ratio",
-            values=list(depth[-1] / depth[0]),
-            relation="<=",
-            threshold=0.5,
-        ),
-    ]
+        judge("Transient memorisation falls with d': slope of log mean depth against log d'",
+              values=list(slope), relation="<=", threshold=0.0),
+        judge("The widest has less than half the depth of the narrowest: ratio",
+              values=list(depth[-1] / depth[0]), relation="<=", threshold=0.5),
+    ]  # fmt: skip
 
 
 def figure(trajectory: Trajectory) -> Drawing:

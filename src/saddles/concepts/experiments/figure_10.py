@@ -5,7 +5,7 @@ as gradient time 4, by when the two stronger concepts have long been learned (th
 
 Claims and their thresholds:
 
-- *Failure.* w_11 is below ½ at the horizon and the two others above it: asked of nine seeds in ten (pivots
+- *Failure.* w_11 is below ½ at the horizon and the two others above it: required of nine starts in ten (pivots
   of a random start vary).
 - *Predicted.* `failure` names exactly the lost concepts, in at least 97 % of the starts.
 - *Beyond the paper.* With d' = 3 every start learns concept 1 in the end; with d' = 2 (rank-deficient) exactly one
@@ -92,34 +92,15 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     named = ((end[1] < 0.5) == never).all(axis=1)
     judge = partial(check, paper=PAPER, where="Figure 10, section E.3", size=size, sizes=EVERY_SIZE)
     return [
-        judge(
-            "Concept 1 alone has not grown at the figure's horizon: fraction of starts",
-            values=float(trapped.mean()),
-            relation=">=",
-            threshold=0.9,
-        ),
-        judge(
-            "`failure` names the lost concepts before the run: fraction of starts",
-            where="pivot law",
-            values=float(right.mean()),
-            relation=">=",
-            threshold=0.97,
-        ),
-        judge(
-            "From full rank concept 1 grows later: least w_11 at the end",
-            where="beyond the paper",
-            values=list(end[0, :, 0]),
-            relation=">=",
-            threshold=0.5,
-        ),
-        judge(
-            "From rank 2 the concept that is named never grows: fraction of starts",
-            where="beyond the paper",
-            values=float(named.mean()),
-            relation=">=",
-            threshold=0.97,
-        ),
-    ]
+        judge("Concept 1 alone has not grown at the figure's horizon: fraction of starts",
+              values=float(trapped.mean()), relation=">=", threshold=0.9),
+        judge("`failure` names the lost concepts before the run: fraction of starts",
+              where="pivot law", values=float(right.mean()), relation=">=", threshold=0.97),
+        judge("From full rank concept 1 grows later: least w_11 at the end",
+              where="beyond the paper", values=list(end[0, :, 0]), relation=">=", threshold=0.5),
+        judge("From rank 2 the concept that is named never grows: fraction of starts",
+              where="beyond the paper", values=float(named.mean()), relation=">=", threshold=0.97),
+    ]  # fmt: skip
 
 
 def figure(trajectory: Trajectory) -> Drawing:

@@ -9,7 +9,7 @@ Claims and their thresholds, over seeds:
 - *Order.* The predicted events come in the measured order, in every seed.
 - *Times.* The pivot law is a small-W law: its relative error is of the order of W(0)'s largest entry over
   log(1/W(0)), below 10 % here.
-- *Double descent.* It needs minor entries that overshoot, so it is asked of one seed in ten.
+- *Double descent.* It needs minor entries that overshoot, so it is required of one seed in ten.
 """
 
 from dataclasses import dataclass
@@ -99,12 +99,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     twice = descents(trajectory["test_loss"])["count"].values >= 2
     judge = partial(check, paper=PAPER, size=size, where="Figure 5")
     return [
-        judge(
-            "Each descent of the test loss is made by growing entries: least share of its fall",
-            values=growth_share,
-            relation=">=",
-            threshold=0.5,
-        ),
+        judge("Each descent of the test loss is made by growing entries: least share of its fall",
+              values=growth_share, relation=">=", threshold=0.5),
         judge(
             "Each ascent of the test loss is made by suppressed entries: least share of its rise",
             values=suppression_share,
@@ -112,27 +108,13 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=0.5,
             not_applicable="" if suppression_share else "no test loss rises in these seeds",
         ),
-        judge(
-            "Growth and suppression come in the predicted order: fraction of seeds",
-            where="Section 4.2.1",
-            values=float(np.mean(order)),
-            relation=">=",
-            threshold=1.0,
-        ),
-        judge(
-            "The pivot law gives the time of growth: largest relative error",
-            where="pivot law",
-            values=error,
-            relation="<=",
-            threshold=0.1,
-        ),
-        judge(
-            "The test loss descends twice: fraction of seeds (1 % prominence)",
-            values=float(twice.mean()),
-            relation=">=",
-            threshold=0.1,
-        ),
-    ]
+        judge("Growth and suppression come in the predicted order: fraction of seeds",
+              where="Section 4.2.1", values=float(np.mean(order)), relation=">=", threshold=1.0),
+        judge("The pivot law gives the time of growth: largest relative error",
+              where="pivot law", values=error, relation="<=", threshold=0.1),
+        judge("The test loss descends twice: fraction of seeds (1 % prominence)",
+              values=float(twice.mean()), relation=">=", threshold=0.1),
+    ]  # fmt: skip
 
 
 def figure(trajectory: Trajectory) -> Drawing:

@@ -69,27 +69,19 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     kept = trajectory["order_kept"].isel(time=rows).transpose("time", "seed").values
     judge = partial(check, paper=PAPER, size=size, relation=">=", threshold=1.0)
     return [
-        judge(
-            "The loss is an order homomorphism at epoch 1: fraction of pairs in order",
-            where="Figure 7, equation B.2",
-            values=list(kept[0]),
-        ),
-        judge(
-            "The loss is an order homomorphism at epochs 3 and 5: fraction of pairs in order",
-            where="Figure 7, equation B.2",
-            values=list(kept[1:].ravel()),
-        ),
-        judge(
-            "A point is learned only after all of its predecessors: fraction of pairs",
-            where="Appendix B",
-            values=list(_learned_in_order(trajectory)),
-        ),
-    ]
+        judge("The loss is an order homomorphism at epoch 1: fraction of pairs in order",
+              where="Figure 7, equation B.2", values=list(kept[0])),
+        judge("The loss is an order homomorphism at epochs 3 and 5: fraction of pairs in order",
+              where="Figure 7, equation B.2", values=list(kept[1:].ravel())),
+        judge("A point is learned only after all of its predecessors: fraction of pairs",
+              where="Appendix B", values=list(_learned_in_order(trajectory))),
+    ]  # fmt: skip
 
 
 def _learned_in_order(trajectory: Trajectory) -> np.ndarray:
     """The fraction of pairs u ≤ v with u learned no later than v, one per seed."""
     loss = trajectory["point_loss"].transpose("time", ..., "point")
+    # The instant after the last one at which the loss was too large: from there on it is learned for good.
     late = loss.values >= LEARNED
     last = np.where(late.any(axis=0), len(late) - np.argmax(late[::-1], axis=0), 0)
     return order_homomorphism(loss.isel(time=0).copy(data=last)).values

@@ -174,16 +174,11 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     margin = trajectory["margin"].isel(time=0)
     judge = partial(check, paper=PAPER, size=size, sizes=EVERY_SIZE)
     lemmas = [
-        judge(
-            f"Lemma {name} holds where the assumptions do: least margin (log)",
-            where=f"Lemma {name}",
-            values=list(margin.sel(lemma=name).values),
-            relation=">=",
-            threshold=SOLVER_ERROR,
-        )
+        judge(f"Lemma {name} holds where the assumptions do: least margin (log)",
+              where=f"Lemma {name}", values=list(margin.sel(lemma=name).values), relation=">=", threshold=SOLVER_ERROR)
         for name in LEMMAS
         if name != "D.3"
-    ]
+    ]  # fmt: skip
     top = trajectory["least"].sel(constant="D.5 top").values.ravel()
     return [
         *lemmas,
@@ -194,14 +189,9 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=-1.0,
         ),
-        judge(
-            "Major entries never exceed 1 along the flow: largest w_ii at realistic scales",
-            where="Lemma D.5",
-            values=list(top),
-            relation="<=",
-            threshold=1 + 1e-5,
-        ),
-    ]
+        judge("Major entries never exceed 1 along the flow: largest w_ii at realistic scales",
+              where="Lemma D.5", values=list(top), relation="<=", threshold=1 + 1e-5),
+    ]  # fmt: skip
 
 
 def figure(trajectory: Trajectory) -> Drawing:

@@ -6,7 +6,7 @@ the loss is averaged over coordinates as in the authors' code, with rate 0.01 in
 Claims and their thresholds. Transient memorisation is a rise of the test loss by more than 1 % of its
 first value between two descents.
 
-- *Low dimension.* It depends on the initial weights, so it cannot be asked of every seed; "seen" is read
+- *Low dimension.* It depends on the initial weights, so it cannot be required of every seed; "seen" is read
   as at least one seed in ten.
 - *High dimension.* In no seed.
 """

@@ -6,7 +6,7 @@ scripts integrate.
 
 Claims and their thresholds. A paper that shows one seed claims existence: at least one start found. For
 three descents with the text's A and a prominence of 1 %. For four, none is known at 1 % with the text's A,
-so existence is asked at 0.1 %, and at 1 % with A².
+so existence is required at 0.1 %, and at 1 % with A².
 """
 
 from dataclasses import dataclass
@@ -80,6 +80,7 @@ def run_search(
             part = context.part(f"{i}-{power}", partial(_counted, task, factors, power, settings.instants))
             counts[i, j] = part["count"].transpose("prominence", "run").values
             if power == 1:
+                # most descents at 1 %, then at 0.1 %, then the deepest
                 best = int(np.lexsort((part["depth"].values, counts[i, j, 1], counts[i, j, 0]))[-1])
                 examples.append(_Example(int(counts[i, j, 0, best]), float(part["depth"][best]), factors[best], i))
     reached = (counts >= wanted).mean(axis=-1)
@@ -154,13 +155,11 @@ def search_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
     judge = partial(check, paper=PAPER, where=where, size=size, relation=">=", threshold=1.0)
     cases = [(1, 0.01)] if wanted == 3 else [(1, 0.001), (2, 0.01)]
     return [
-        judge(
-            f"Starts with {wanted} descents exist, {'the text’s A' if power == 1 else 'A² of the authors’ scripts'}, "
-            f"prominence {prominence:.1%}: most found in {starts} starts",
-            values=float(most.sel(power=power, prominence=prominence)),
-        )
+        judge(f"Starts with {wanted} descents exist, {'the text’s A' if power == 1 else 'A² of the authors’ scripts'}, "
+              f"prominence {prominence:.1%}: most found in {starts} starts",
+              values=float(most.sel(power=power, prominence=prominence)))
         for power, prominence in cases
-    ]
+    ]  # fmt: skip
 
 
 def figure(trajectory: Trajectory) -> Drawing:

@@ -93,15 +93,11 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     full, noisy = (float(np.polyfit(np.log(trajectory["rate"].values), logs[:, j], 1)[0]) for j in (0, 1))
     judge = partial(check, paper=PAPER, where="Theorem 4.1", size=size)
     return [
-        judge(
-            "Full batch: the error falls with the rate to the first power, |slope − 1|",
-            values=abs(full - 1),
-            relation="<=",
-            threshold=0.1,
-        ),
+        judge("Full batch: the error falls with the rate to the first power, |slope − 1|",
+              values=abs(full - 1), relation="<=", threshold=0.1),
         judge("Mini-batches: the slope is at least ½", values=noisy, relation=">=", threshold=0.5),
         judge("Mini-batches: the slope is at most 1", values=noisy, relation="<=", threshold=1.0),
-    ]
+    ]  # fmt: skip
 
 
 def figure(trajectory: Trajectory) -> Drawing:
