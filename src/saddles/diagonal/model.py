@@ -334,8 +334,7 @@ class FullHead:
     ) -> tuple[np.ndarray | None, Status]:
         """The rescaled times of a run without `times`, where several must share them."""
         with on_device(device):
-            prepare = lambda: full_problem(self, self.start(task, seed), task, method, seed, precision)  # noqa: E731
-            return common_clock(method, prepare)
+            return common_clock(method, full_problem(self, self.start(task, seed), task, method, seed, precision))
 
 
 def _spread(exponents: npt.ArrayLike, size: int) -> np.ndarray:

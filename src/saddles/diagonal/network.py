@@ -119,4 +119,4 @@ class Network(ABC):
     ) -> tuple[np.ndarray | None, Status]:
         """The rescaled times of a run without `times`, where several must share them."""
         with on_device(device):
-            return common_clock(method, lambda: product_problem(self, task, method, seed, precision))
+            return common_clock(method, product_problem(self, task, method, seed, precision))

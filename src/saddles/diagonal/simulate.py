@@ -1,6 +1,6 @@
 """Training of the networks of this lab, as problems that a method moves (see `method.py`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -149,17 +149,10 @@ def train_full(
 # What both share
 
 
-def common_clock(method: object, prepare: Callable[[], Products | SmallStart]) -> tuple[np.ndarray | None, Status]:
-    """The rescaled times at which runs without `times` would be saved, as the method chooses them.
-
-    Args:
-        prepare: builds the training problem, where the method needs it.
-    """
+def common_clock(method: object, problem: Products | SmallStart) -> tuple[np.ndarray | None, Status]:
+    """The rescaled times at which runs without `times` would be saved; None where the method's steps decide."""
     horizon = getattr(method, "horizon", None)
-    if horizon is None:
-        return None, FINISHED
-    problem = prepare()
-    clock, status = horizon(problem)
+    clock, status = (None, FINISHED) if horizon is None else horizon(problem)
     return None if clock is None else clock / problem.unit, status
 
 

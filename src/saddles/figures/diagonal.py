@@ -5,18 +5,21 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from saddles.figures.style import COLOURS, GREY, INK, MEASURED, THEORY, look, sheet
 
+CLOCK = "rescaled time t / log(1/α)"
+THIN: dict[str, Any] = THEORY | {"linewidth": 0.8}
 WORDS = {"key_query": "W_K W_Qᵀ", "value_output": "W_V W_Oᵀ"}
 
 
-def _shades(count: int) -> Any:
+def _shades(count: int) -> np.ndarray:
     return colormaps["viridis"](np.linspace(0.05, 0.88, count))
 
 
-def _alpha(decades: Any) -> str:
+def _alpha(decades: float | np.integer) -> str:
     return f"α = 1e−{decades:g}"
 
 
@@ -32,7 +35,7 @@ def figure_2(trajectory: xr.Dataset) -> Figure:
         for i, colour in enumerate(_shades(len(decades))):
             left.plot(clock, trajectory["loss"].isel(decade=i), color=colour, label=_alpha(decades[i]), linewidth=1.8)
         left.step(clock, trajectory["predicted_loss"], where="post", label="Algorithm 1, α → 0", **THEORY)
-        left.set(xlabel="rescaled time t / log(1/α)", ylabel="loss", ylim=(0, None), title="Loss")
+        left.set(xlabel=CLOCK, ylabel="loss", ylim=(0, None), title="Loss")
         left.legend()
         for axis, family in ((middle, "value_output"), (right, "key_query")):
             _weights(axis, trajectory.isel(decade=-1), family)
@@ -43,17 +46,17 @@ def figure_2(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _weights(axis: Any, trajectory: xr.Dataset, family: str) -> None:
+def _weights(axis: Axes, trajectory: xr.Dataset, family: str) -> None:
     clock = trajectory["time"].values
     for number, i in enumerate(_family(trajectory, family)):
         axis.plot(clock, trajectory["beta"].isel(coordinate=i), color=COLOURS[number % 6], linewidth=1.4)
-        axis.step(clock, trajectory["predicted_beta"].isel(coordinate=i), where="post", **THEORY | {"linewidth": 0.8})
-    axis.set_xlabel("rescaled time t / log(1/α)")
+        axis.step(clock, trajectory["predicted_beta"].isel(coordinate=i), where="post", **THIN)
+    axis.set_xlabel(CLOCK)
     axis.set_ylabel("entry")
 
 
 def figure_8_9(trajectory: xr.Dataset) -> Figure:
-    """Both families of weights, one column an α."""
+    """Both families of weights, one column per α."""
     decades = trajectory["decade"].values
     with look():
         figure, axes = sheet(2, len(decades), 2.6 * len(decades) + 1, 6.0, sharex=True, sharey="row")
@@ -66,7 +69,7 @@ def figure_8_9(trajectory: xr.Dataset) -> Figure:
         for axis in axes[1]:
             axis.set_xlabel("t / log(1/α)")
         axes[0, 0].plot([], [], color=COLOURS[0], label="gradient flow")
-        axes[0, 0].plot([], [], **THEORY | {"linewidth": 0.8}, label="Algorithm 1, α → 0")
+        axes[0, 0].plot([], [], **THIN, label="Algorithm 1, α → 0")
         axes[0, 0].legend(loc="lower left")
     return figure
 
@@ -87,31 +90,31 @@ def linear(trajectory: xr.Dataset) -> Figure:
         left.plot([], [], **THEORY, label="Algorithm 1")
         left.plot([], [], color=GREY, linewidth=4, alpha=0.5, label="constrained least squares")
         _ticks(left, trajectory["stage_time"].values)
-        left.set(xlabel="rescaled time t / log(1/α)", ylabel="weight", title="Weights, exits included", xscale="log")
+        left.set(xlabel=CLOCK, ylabel="weight", title="Weights, exits included", xscale="log")
         first = float(trajectory["stage_time"][0])
         for axis in (left, right):
             axis.set_xlim(0.8 * first, clock[-1])
         left.legend(loc="upper left")
         right.plot(clock, trajectory["loss"], color=COLOURS[0], **MEASURED)
-        right.set(xlabel="rescaled time t / log(1/α)", ylabel="loss", yscale="log", xscale="log", title="Loss",
+        right.set(xlabel=CLOCK, ylabel="loss", yscale="log", xscale="log", title="Loss",
                   ylim=(1e-6 * float(trajectory["loss"][0]), 2 * float(trajectory["loss"][0])))  # fmt: skip
         _ticks(right, trajectory["stage_time"].values)
     return figure
 
 
-def _ticks(axis: Any, times: np.ndarray) -> None:
+def _ticks(axis: Axes, times: np.ndarray) -> None:
     """Small marks on the lower edge where stages are predicted."""
     axis.plot(times, np.zeros_like(times), linestyle="", marker="|", markersize=9, color=INK, clip_on=False,
               transform=axis.get_xaxis_transform())  # fmt: skip
 
 
 def transformer(trajectory: xr.Dataset) -> Figure:
-    """Weights of W_V W_Oᵀ with a symmetric and with a broken start, a colour a head."""
+    """Weights of W_V W_Oᵀ with a symmetric and with a broken start, one colour per head."""
     families = list(dict.fromkeys(trajectory["family"].values.tolist()))
     decades = trajectory["decade"].values[-1]
     with look():
         figure, axes = sheet(1, 2, 12.5, 4.6, sharey=True)
-        titles = ("same start for all heads", "an exponent a head")
+        titles = ("same start for all heads", "one exponent per head")
         for axis, name, words in zip(axes[0], ("symmetric", "broken"), titles, strict=True):
             clock = trajectory["time"].values * float(trajectory[f"{name}_end"])
             shown = [f for f in families if f.endswith("value_output")]
@@ -125,7 +128,7 @@ def transformer(trajectory: xr.Dataset) -> Figure:
                     axis.plot(clock, trajectory[f"{name}_beta"].isel(coordinate=i), color=GREY, linewidth=1, zorder=0)
             marks = trajectory[f"{name}_stage_time"].values
             _ticks(axis, marks[marks <= clock[-1]])
-            axis.set(xlabel="rescaled time t / log(1/α)", title=f"{_alpha(decades)}, {words}")
+            axis.set(xlabel=CLOCK, title=f"{_alpha(decades)}, {words}")
         axes[0, 0].plot([], [], color=GREY, linewidth=1, label="entries of W_K W_Qᵀ")
         axes[0, 0].plot([], [], linestyle="", marker="|", color=INK, label="predicted stages")
         axes[0, 0].set(ylabel="entries of W_V W_Oᵀ (linear below 0.1, then logarithmic)")
@@ -136,7 +139,7 @@ def transformer(trajectory: xr.Dataset) -> Figure:
 
 
 def perturbation(trajectory: xr.Dataset) -> Figure:
-    """Weights after a perturbation (solid) and without it (dashed), one column an instant."""
+    """Weights after a perturbation (solid) and without it (dashed), one column per instant."""
     shown = min(5, trajectory.sizes["start"])
     clock = trajectory["time"].values
     with look():
@@ -172,5 +175,5 @@ def full_head(trajectory: xr.Dataset) -> Figure:
         right.plot(clock, one["loss"], color=COLOURS[0], **MEASURED)
         right.set(title="Loss", ylabel="loss", yscale="log")
         for axis in (left, middle, right):
-            axis.set_xlabel("rescaled time t / log(1/α)")
+            axis.set_xlabel(CLOCK)
     return figure
