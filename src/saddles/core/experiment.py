@@ -165,7 +165,7 @@ class Experiment(Generic[S]):
         typed: dict[str, Any] = {}
         for key, value in (changes or {}).items():
             if key not in values:
-                raise SaddlesError.unknown(f"setting of {self.name}", key, values)
+                raise SaddlesError.unknown("setting", key, values, of=self.name)
             typed[key] = _like(values[key], value, key)
         return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
 
