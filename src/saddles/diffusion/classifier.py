@@ -30,6 +30,8 @@ ROUNDS = 4
 """Rounds of training after which a classifier that is not perfect is given up."""
 ADDED = 0.1
 """Largest pixel noise added in training; a young model's images carry 0.08."""
+STEP, HELD_OUT = 42, 43
+"""Purposes of random draws: a training step, the held-out images. They are the same for every run."""
 CHUNK = 512
 """Held-out images that are classified at once."""
 
@@ -160,7 +162,7 @@ def _train(network: Classifier, circles: Circles, plan: ClassifierPlan, device: 
         for group in optimiser.param_groups:
             group["lr"] = plan.rate * (1 - (number % plan.steps) / plan.steps)
         optimiser.zero_grad(set_to_none=True)
-        loss = _loss(network, circles, plan.batch, generator_of(device, 42, number))
+        loss = _loss(network, circles, plan.batch, generator_of(device, STEP, number))
         loss.backward()
         optimiser.step()
         return loss.detach()
@@ -196,7 +198,7 @@ def _bits(classes: Tensor) -> Tensor:
 def _accuracy(network: Classifier, circles: Circles, count: int, device: torch.device) -> float:
     """The share of held-out images with both concepts right."""
     classes = circles.classes(CLASSES, count, device)
-    images, _ = circles.draw(classes, generator_of(device, 43))
+    images, _ = circles.draw(classes, generator_of(device, HELD_OUT))
     right = 0
     for some, labels in zip(images.split(CHUNK), classes.split(CHUNK), strict=True):
         right += int((network.concepts(some).round() == _bits(labels)).all(1).sum())

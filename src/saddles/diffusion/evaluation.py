@@ -15,6 +15,9 @@ from saddles.diffusion.images import CLASSES, Circles
 from saddles.diffusion.vdm import VDM, Denoiser
 from saddles.training.device import generator_of
 
+SAMPLER = 44
+"""Purpose of the random draws, beside the seed."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -70,4 +73,6 @@ class Evaluation:
         """`shown` images of each class, one class after the other: (image, 3, side, side)."""
         device = model.offset.device
         images, _, prompts = self.inputs(device)
-        return model.sample(prompts, tuple(images.shape), self.sampling, generator_of(device, self.seed, 44), denoiser)
+        return model.sample(
+            prompts, tuple(images.shape), self.sampling, generator_of(device, self.seed, SAMPLER), denoiser
+        )

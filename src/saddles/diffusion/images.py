@@ -20,6 +20,8 @@ CLASSES = ("00", "01", "10", "11")
 TRAINED = ("00", "01", "10")
 CONCEPTS = ("colour", "size")
 
+SIGNAL, TRAINING = 40, 41
+"""Purposes of random draws, beside the seed: class means for the signals, the training set."""
 _SIGNAL_IMAGES = 2048
 """Images per class mean: as many as the training set of the paper's size holds."""
 
@@ -91,6 +93,7 @@ class Circles:
         pixel = (torch.arange(self.side, device=device) + 0.5) / self.side
         down, along = pixel[None, :, None] - centre[:, :1, None], pixel[None, None, :] - centre[:, 1:, None]
         outside = (down**2 + along**2).sqrt() - described[:, :1, None] / 2
+        # The normal distribution function blurs the edge with a standard deviation of one pixel.
         disc = torch.special.ndtr(-outside * self.side)[:, None]
         images = disc * described[:, 1:, None, None] + (1 - disc) * back
         noise = torch.randn(images.shape, generator=generator, device=device)
@@ -108,7 +111,7 @@ class Circles:
         """
         averages = {}
         for name in TRAINED:
-            generator = generator_of(torch.device("cpu"), seed, 40)
+            generator = generator_of("cpu", seed, SIGNAL)
             averages[name] = self.draw(self.classes((name,), _SIGNAL_IMAGES, "cpu"), generator)[0].double().mean(0)
         return np.array([float((averages[other] - averages["00"]).pow(2).mean().sqrt()) for other in ("10", "01")])
 
@@ -124,4 +127,4 @@ def training_set(circles: Circles, count: int, seed: int, device: torch.device |
     """`count` images of each trained class and their descriptions, the same for the same seed on one kind of device."""
     if count < 1:
         raise SaddlesError.must_be("images", "at least 1 per class", count)
-    return circles.draw(circles.classes(TRAINED, count, device), generator_of(device, seed, 41))
+    return circles.draw(circles.classes(TRAINED, count, device), generator_of(device, seed, TRAINING))

@@ -25,6 +25,8 @@ from saddles.training.device import generator_of, mixed_precision, within_memory
 from saddles.training.graphs import Work, captured
 from saddles.training.loop import STORE_EVERY, Loop
 
+BATCH = 45
+"""Purpose of the random draws of a step, beside the seed."""
 ENDS = ("gamma_min", "gamma_max")
 """The ends of the learned schedule, γ(0) and γ(1)."""
 
@@ -143,7 +145,7 @@ class _Stepper:
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Images, descriptions, times and noise of a step."""
-        count, generator = self.plan.batch, generator_of(self.device, self.seed, 45, step)
+        count, generator = self.plan.batch, generator_of(self.device, self.seed, BATCH, step)
         rows = torch.randint(0, len(self.images), (count,), generator=generator, device=self.device)
         moments = times(count, generator)
         noise = torch.randn((count, *self.images.shape[1:]), generator=generator, device=self.device)

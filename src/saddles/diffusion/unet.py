@@ -66,7 +66,7 @@ class UNet(nn.Module):
         self.shape = shape
         channels, wide = shape.channels, 4 * shape.channels[0] if shape.described else 0
         self.enter = nn.Conv2d(3, channels[0], 3, padding=1)
-        self.features = 2 * max(8, channels[0] // 2)
+        self.features = 2 * max(8, channels[0] // 2)  # sines and cosines of the level, 8 of each at least
         if wide:
             self.level = nn.Sequential(nn.Linear(self.features, wide), nn.GELU(), nn.Linear(wide, wide), nn.GELU())
             self.described = nn.ModuleList(
@@ -121,6 +121,7 @@ class Norm(nn.Module):
         """(image, channel, row, column) to the same."""
         images, channels, rows, columns = x.shape
         flat = x.permute(0, 2, 3, 1).reshape(images, -1)
+        # Outside autocast, or the result would be float32 and the memory of all that follows twice as large.
         with torch.autocast(x.device.type, enabled=False):
             flat = functional.layer_norm(flat, flat.shape[1:])
         plain = flat.view(images, rows, columns, channels).permute(0, 3, 1, 2)

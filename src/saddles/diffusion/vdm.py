@@ -71,6 +71,7 @@ class VDM(nn.Module):
         gamma = self.gamma(time)
         z = _alpha(gamma).view(wide) * x + _sigma(gamma).view(wide) * noise
         missed = (noise - self.noise(z, gamma, described)).pow(2).flatten(1).mean(1)
+        # KL of N(α₁ x, σ₁²) from N(0, 1) per dimension, with σ₁² = sigmoid γ(1) and log σ₁² without cancellation.
         first, last = self.gamma(time.new_zeros(())), self.gamma(time.new_ones(()))
         spread = torch.sigmoid(last)
         latent = 0.5 * ((1 - spread) * x.pow(2).flatten(1).mean(1) + spread - functional.logsigmoid(last) - 1)

@@ -43,6 +43,10 @@ class Feed(Protocol):
         ...
 
 
+ORDER, SHIFT = 1, 2
+"""Purposes of random draws, beside the seed: the order of an epoch, the augmentation of a step."""
+
+
 class Shuffled:
     """Row numbers of the batch of each step; what does not fill a batch is left out of that epoch."""
 
@@ -56,9 +60,10 @@ class Shuffled:
         self._epoch, self._order = -1, torch.empty(0)
 
     def __call__(self, step: int) -> Tensor:
+        # The order of an epoch is drawn when its first step is asked for and kept: a resumed run draws the same one.
         epoch, place = divmod(step, self.steps)
         if epoch != self._epoch:
-            generator = generator_of(self.device, self.seed, 1, epoch)
+            generator = generator_of(self.device, self.seed, ORDER, epoch)
             self._order = torch.randperm(self.rows, generator=generator, device=self.device)
             self._epoch = epoch
         return self._order[place * self.batch : (place + 1) * self.batch]
@@ -87,18 +92,20 @@ class ImageFeed:
         rows = self._rows(step)[share]
         pictures = self.train[rows]
         if self.pad:
-            pictures = self._moved(pictures, generator_of(self.device, self.seed, 2, step), share)
+            pictures = self._moved(pictures, generator_of(self.device, self.seed, SHIFT, step), share)
         return self._normal(pictures), self.labels[rows]
 
     def _moved(self, pictures: Tensor, generator: torch.Generator, share: slice) -> Tensor:
-        """Shifted and mirrored; the draw is that of the whole batch, whatever part of it is asked for."""
+        """Shifted and mirrored; drawn for the whole batch, so that its parts are those of the batch in one piece."""
         count, _, height, width = pictures.shape
         wide = {"generator": generator, "device": self.device}
         draw = torch.randint(0, 2 * self.pad + 1, (2, self.size), **wide)[:, share]
         mirror = torch.randint(0, 2, (self.size,), **wide)[share].bool()
+        # Rows and columns of the padded image that each output pixel is taken from; a mirror runs along the other way.
         down = torch.arange(height, device=self.device)[None, :] + draw[0][:, None]
         along = torch.arange(width, device=self.device)[None, :]
         along = torch.where(mirror[:, None], width - 1 - along, along) + draw[1][:, None]
+        # Advanced indexing does shift, mirror and crop of all images in one kernel, instead of one call per image.
         padded = functional.pad(pictures, (self.pad,) * 4)
         which = torch.arange(count, device=self.device)[:, None, None]
         return padded.permute(0, 2, 3, 1)[which, down[:, :, None], along[:, None, :]].permute(0, 3, 1, 2).contiguous()

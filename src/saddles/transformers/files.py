@@ -23,6 +23,8 @@ MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Per channel, of ImageNet's pixels over 255: the numbers that everyone uses."""
 AREA, ASPECT = (0.08, 1.0), 4 / 3
 """Share of an image that a random crop covers, and its largest ratio of sides (Inception's augmentation)."""
+CROP, TESTED = 3, 5
+"""Purposes of random draws, beside the seed: crops of a step, the choice of test images."""
 MIDDLE = 7 / 8
 """Part of the shorter side that tests see: 224 of 256 pixels."""
 
@@ -85,7 +87,7 @@ class FileFeed:
         self.sets, self.seed, self.device, self.side = sets, seed, device, side
         self._rows = Shuffled(len(sets.train.labels), batch, seed, torch.device("cpu"))
         self.steps, self.size = self._rows.steps, self._rows.batch
-        self._tested = np.random.default_rng([seed, 5]).permutation(len(sets.test.labels))[:tests]
+        self._tested = np.random.default_rng([seed, TESTED]).permutation(len(sets.test.labels))[:tests]
         self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
         self._ahead: dict[tuple[int, str], list[Future[np.ndarray]]] = {}
 
@@ -105,12 +107,13 @@ class FileFeed:
 
     def _begin(self, step: int, share: slice) -> list[Future[np.ndarray]]:
         rows = self._rows(step).numpy()
-        draws = np.random.default_rng([self.seed, 3, step]).random((len(rows), 5))
+        draws = np.random.default_rng([self.seed, CROP, step]).random((len(rows), 5))
         return [self._pool.submit(self._crop, int(i), draw) for i, draw in zip(rows[share], draws[share], strict=True)]
 
     def _crop(self, number: int, draw: np.ndarray) -> np.ndarray:
         whole = self.sets.train.open(number)
         height, width = whole.shape[:2]
+        # draw: area, ratio of sides (uniform in its logarithm, so that wide and tall are alike), place, mirror.
         low, high = AREA
         area, ratio = (low + (high - low) * draw[0]) * height * width, np.exp((2 * draw[1] - 1) * np.log(ASPECT))
         across, down = min(np.sqrt(area * ratio), width), min(np.sqrt(area / ratio), height)

@@ -51,29 +51,6 @@ class Training:
         return transformers.Recipe(optimiser, self.rate, steps, warm_up, decay, self.accumulate)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Blocks:
-    """Settings of a vision transformer."""
-
-    patch: Annotated[int, "pixels along the side of a patch"]
-    width: Annotated[int, "width of the embedding"]
-    layers: Annotated[int, "number of blocks"]
-    heads: Annotated[int, "heads per block"]
-    head_width: Annotated[int, "width of a head"]
-    hidden: Annotated[int, "width of the feed-forward part"]
-
-    def shape(self, side: int, channels: int, classes: int) -> "transformers.ViTShape":
-        """The model's shape for these images."""
-        return transformers.ViTShape(
-            side, self.patch, channels, self.width, self.layers, self.heads, self.head_width, self.hidden, classes
-        )
-
-
-PAPER_VIT = {"patch": 4, "width": 512, "layers": 6, "heads": 8, "head_width": 128, "hidden": 512}
-SMALL_VIT = {"patch": 8, "width": 128, "layers": 4, "heads": 4, "head_width": 32, "hidden": 128}
-TINY_VIT = {"patch": 4, "width": 24, "layers": 2, "heads": 2, "head_width": 8, "hidden": 24}
-
-
 Prepare = Callable[[float, int], "transformers.Setup"]
 """(scale of the initialisation, seed) -> what is trained, on the device of this process."""
 

@@ -1,29 +1,48 @@
-"""A ViT on CIFAR with Adam or SGD, and at several scales of the initialisation: Figures 1a, 4 to 7 and 12 to 17.
+"""Vision transformers: on CIFAR with Adam or SGD and at several scales of the initialisation, and ViT-B/16 on ImageNet.
 
-The scale multiplies all initial weights but those of the token mapper and of normalisations. Thresholds of the claims
-are explained in `verdicts`.
+Figures 1, 4 to 7 and 12 to 19 of the paper. The scale multiplies all initial weights but those of the token mapper and
+of normalisations. ImageNet is read from a folder of classes, or from the hub, while the model trains; its smallest size
+first writes synthetic images into such a folder, so that it takes the same path. Thresholds of the claims are explained
+in `verdicts`.
 """
 
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from saddles import figures, training, transformers
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory
-from saddles.transformers.experiments.runs import (
-    PAPER,
-    PAPER_VIT,
-    SMALL_VIT,
-    TINY_VIT,
-    Blocks,
-    Prepare,
-    Training,
-    growth_figure,
-    need_torch,
-    train_all,
-)
+from saddles.transformers.experiments.runs import PAPER, Prepare, Training, growth_figure, need_torch, train_all
 from saddles.transformers.experiments.verdicts import growth_claims, scale_claims
+from saddles.transformers.images import made
+
+IMAGENET = "transformers/vit-imagenet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Settings of a vision transformer."""
+
+    patch: Annotated[int, "pixels along the side of a patch"]
+    width: Annotated[int, "width of the embedding"]
+    layers: Annotated[int, "number of blocks"]
+    heads: Annotated[int, "heads per block"]
+    head_width: Annotated[int, "width of a head"]
+    hidden: Annotated[int, "width of the feed-forward part"]
+
+    def shape(self, side: int, channels: int, classes: int) -> "transformers.ViTShape":
+        """The model's shape for these images."""
+        return transformers.ViTShape(
+            side, self.patch, channels, self.width, self.layers, self.heads, self.head_width, self.hidden, classes
+        )
+
+
+PAPER_VIT = {"patch": 4, "width": 512, "layers": 6, "heads": 8, "head_width": 128, "hidden": 512}
+SMALL_VIT = {"patch": 8, "width": 128, "layers": 4, "heads": 4, "head_width": 32, "hidden": 128}
+TINY_VIT = {"patch": 4, "width": 24, "layers": 2, "heads": 2, "head_width": 8, "hidden": 24}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +59,14 @@ class ScaleSettings(Settings):
     """The same at several scales of the initialisation."""
 
     scales: Annotated[tuple[float, ...], "factors of the initial weights, one run per factor and seed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNetSettings(Training, Blocks):
+    """A ViT on images that are read while it trains."""
+
+    side: Annotated[int, "pixels along the side of an image, after cropping"]
+    test: Annotated[int, "test images that are used, 0 for all"]
 
 
 def run(settings: Settings, context: Context, *, name: str, optimiser: str) -> Trajectory:
@@ -61,6 +88,42 @@ def _prepare(settings: Settings, optimiser: str) -> Prepare:
         return transformers.Setup(transformers.make_vit(shape, scale, seed).to(device), feed, recipe, images.classes)
 
     return prepare
+
+
+def run_imagenet(settings: ImageNetSettings, context: Context) -> Trajectory:
+    """Train once per seed."""
+    need_torch()
+    if settings.source != "made":
+        return train_all(IMAGENET, settings, context, _prepare_imagenet(settings))
+    with tempfile.TemporaryDirectory() as folder:
+        _write_images(Path(folder))
+        return train_all(IMAGENET, settings, context, _prepare_imagenet(replace(settings, source=folder)))
+
+
+def _prepare_imagenet(settings: ImageNetSettings) -> Prepare:
+    sets = transformers.load_pictures(settings.source)
+    shape = settings.shape(settings.side, 3, sets.classes)
+
+    def prepare(scale: float, seed: int) -> "transformers.Setup":
+        device = training.processes.device()
+        feed = transformers.FileFeed(sets, settings.batch, seed, device, settings.side, settings.test or None)
+        recipe = settings.recipe("adam", "cosine", feed.steps)
+        return transformers.Setup(transformers.make_vit(shape, scale, seed).to(device), feed, recipe, sets.classes)
+
+    return prepare
+
+
+def _write_images(folder: Path) -> None:
+    """Synthetic images as a folder of classes."""
+    from PIL import Image
+
+    images = made(0, train=96, test=32, side=24)
+    parts = ("train", images.train, images.train_labels), ("test", images.test, images.test_labels)
+    for split, pictures, labels in parts:
+        for number, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
+            place = folder / split / f"class-{label}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(place / f"{number:03}.png")
 
 
 def scale_figure(trajectory: Trajectory) -> Drawing:
@@ -111,7 +174,12 @@ def _experiment(
     )
 
 
-EXPERIMENTS = [
+_B16 = ImageNetSettings(
+    source="imagenet", side=224, patch=16, width=768, layers=12, heads=12, head_width=64, hidden=3072, test=10_000,
+    epochs=360.0, batch=4096, accumulate=4, rate=3e-3, warm_up=15.0, every=312, tests=10,
+)  # fmt: skip
+
+EXPERIMENTS: list[Experiment[Any]] = [
     _experiment("vit-cifar10-adam", "A ViT on CIFAR-10 with Adam: its heads change by few ranks, gradually",
                 "Figures 4, 5, 14, 15", "cifar10", "adam", 1e-4, tiny=3e-3, laptop=1e-3),
     _experiment("vit-cifar10-sgd", "The same with SGD", "Figure 12", "cifar10", "sgd", 3e-1, tiny=1e-1, laptop=1e-1),
@@ -133,5 +201,22 @@ EXPERIMENTS = [
         run=partial(run, name="transformers/vit-init-scale", optimiser="adam"),
         claims=partial(scale_claims, where="Figures 6, 7"),
         figure=scale_figure,
+    ),
+    Experiment(
+        IMAGENET,
+        "ViT-B/16 on ImageNet with Adam",
+        PAPER,
+        sizes={
+            "tiny": Size(10, ImageNetSettings(**TINY_VIT, source="made", side=16, test=32, epochs=8.0, batch=32,
+                                              rate=3e-3, warm_up=1.0, every=3)),
+            "laptop": Size(120, replace(_B16, **SMALL_VIT | {"patch": 16}, side=64, test=200, epochs=0.05, batch=128,
+                                        accumulate=1, rate=1e-3, warm_up=0.01, every=20, tests=5)),
+            "gpu": Size(3600, replace(_B16, epochs=4.0, batch=1024, accumulate=1, rate=1e-3, warm_up=1.0, every=50)),
+            "paper": Size(2e6, _B16),
+        },
+        needs=("source",),
+        run=run_imagenet,
+        claims=partial(growth_claims, where="Figures 18, 19"),
+        figure=growth_figure,
     ),
 ]  # fmt: skip
