@@ -10,7 +10,6 @@ from saddles.linear.experiments import EXPERIMENTS
 @pytest.mark.parametrize("seed", [20261115, 777001])
 @pytest.mark.parametrize("row", EXPERIMENTS, ids=lambda row: row.name)
 def test_claims_hold_on_fresh_seeds(row, seed):
-    module = row.load()
-    trajectory = module.run(row.settings("laptop"), Context(seed=seed, size="laptop"))
-    failed = [claim for claim in module.claims(trajectory, "laptop") if claim.verdict == "fails"]
+    trajectory = row.run(row.settings("laptop"), Context(seed=seed, size="laptop"))
+    failed = [claim for claim in row.claims(trajectory, "laptop") if claim.verdict == "fails"]
     assert not failed

@@ -12,52 +12,61 @@ Claims and their thresholds:
   and after every signal mode has crossed σ²w and reached half of its own.
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import xarray as xr
 
+from saddles import figures, linear
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context
-from saddles.core.trajectory import DIVERGED, Trajectory
-from saddles.figures.linear import figure_1 as figure
-from saddles.linear.experiments.scaling import network, rate
-from saddles.linear.task import Denoising
-from saddles.linear.theory import SelfConsistent
+from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.status import Status, status_of
+from saddles.core.trajectory import Trajectory
+from saddles.linear.experiments.scaling import PAPER, network, rate
 from saddles.runtime.progress import bar
-from saddles.solvers.methods import GradientDescent
-
-__all__ = ["claims", "figure", "run"]
-
-PAPER = "tu2024mixed"
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Settings:
+    """One network and its twin, over several tasks."""
+
+    dim: Annotated[int, "rows and columns of the matrix, d"]
+    steps: Annotated[int, "steps of gradient descent"]
+    save_every: Annotated[int, "save every so many steps"]
+    seeds: Annotated[int, "independent tasks and initial weights"]
+    rank: Annotated[int, "rank K of the truth A*"] = 5
+    gamma_w: Annotated[float, "width w = d^gamma_w"] = 2.25
+    gamma_variance: Annotated[float, "variance σ² = d^gamma_variance"] = -1.85
+    c: Annotated[float, "learning rate η = d²/(c ‖A*‖)"] = 50.0
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Both dynamics for several tasks and initial weights."""
-    seeds = context.seeds(settings["seeds"])
+    seeds = context.seeds(settings.seeds)
     parts = []
     with bar("linear/figure-1", len(seeds)) as progress:
         for seed in seeds:
-            parts.append(context.part(f"seed-{seed}", lambda seed=seed: _pair(settings, seed)))
+            parts.append(context.part(f"seed-{seed}", partial(_pair, settings, seed)))
             progress.advance()
     shortest = min((part["time"] for part in parts), key=len)
     parts = [part.isel(time=slice(0, len(shortest))).assign_coords(time=shortest) for part in parts]
     whole = xr.concat(parts, xr.DataArray(seeds, dims="seed", name="seed"), data_vars="all", coords="minimal",
                       compat="override", combine_attrs="override", join="override")  # fmt: skip
-    broken = [part.attrs["status"] for part in parts if part.attrs["status"].startswith(DIVERGED)]
-    whole.attrs["status"] = broken[0] if broken else "finished"
+    whole.attrs["status"] = str(Status.all_of(status_of(part) for part in parts))
     return whole.transpose("time", ...)
 
 
-def _pair(settings: dict[str, Any], seed: int) -> Trajectory:
-    dim, gammas = settings["dim"], (settings["gamma_w"], settings["gamma_variance"])
-    task = Denoising(dim, settings["rank"], seed=seed)
+def _pair(settings: Settings, seed: int) -> Trajectory:
+    dim, gammas = settings.dim, (settings.gamma_w, settings.gamma_variance)
+    task = linear.Denoising(dim, settings.rank, seed=seed)
     model = network(dim, *gammas)
-    method = GradientDescent(rate(dim, *gammas, task.target, settings["c"]), settings["steps"], settings["save_every"])
+    pace = rate(dim, *gammas, task.target, settings.c)
+    method = linear.GradientDescent(pace, settings.steps, settings.save_every)
     measured = simulate(model, task, method, seed=seed, keep=())
-    predicted = predict(model, task, SelfConsistent(method), seed=seed, keep=())
+    predicted = predict(model, task, linear.SelfConsistent(method), seed=seed, keep=())
     rows = min(measured.sizes["time"], predicted.sizes["time"])
     both = xr.concat(
         [measured.isel(time=slice(0, rows)), predicted.isel(time=slice(0, rows))],
@@ -66,10 +75,10 @@ def _pair(settings: dict[str, Any], seed: int) -> Trajectory:
         combine_attrs="override", join="override",
     )  # fmt: skip
     both["limit_value"] = ("mode", np.linalg.svd(task.observed, compute_uv=False))
-    both["rate"] = ((), method.rate)
+    both["rate"] = ((), pace)
     both = both.assign_coords(time=both["step"].values.astype(float))
     both["time"].attrs["unit"] = "steps"
-    both.attrs["rank"] = settings["rank"]
+    both.attrs["rank"] = settings.rank
     return both.drop_vars("step")
 
 
@@ -86,7 +95,7 @@ def _over(one: float, other: float) -> float:
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the four sentences about Figure 1."""
     rank = int(trajectory.attrs["rank"])
-    found: dict[str, list[float]] = {"agree": [], "speed": [], "first": [], "late": [], "early": []}
+    measured: dict[str, list[float]] = {"agree": [], "speed": [], "first": [], "late": [], "early": []}
     for _, one in trajectory.groupby("seed"):
         one = one.squeeze("seed")
         gap = one.sel(dynamics="descent") - one.sel(dynamics="self-consistent")
@@ -94,50 +103,50 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         errors = [
             float(np.abs(gap[v]).max() / one[v].sel(dynamics="descent").max()) for v in ("train_error", "test_error")
         ]
-        found["agree"].append(max(errors) / allowed)
+        measured["agree"].append(max(errors) / allowed)
         values = one["singular_value"].sel(dynamics="descent").transpose("time", "mode").values
         ends, threshold = one["limit_value"].values, float(one["threshold"])
-        found["speed"].append(min(_speed_up(values[:, i], threshold) for i in range(rank)))
+        measured["speed"].append(min(_speed_up(values[:, i], threshold) for i in range(rank)))
         signal = max(_reach(values[:, i], 0.9 * ends[i]) for i in range(rank))
         half = max(_reach(values[:, i], max(0.5 * ends[i], threshold)) for i in range(rank))
         noise, later = (_reach(values[:, rank], level * ends[rank]) for level in (0.5, 0.9))
         best = float(one["test_error"].sel(dynamics="descent").argmin("time"))
-        found["first"].append(_over(signal, later))
-        found["late"].append(_over(best, noise))
-        found["early"].append(_over(best, half))
+        measured["first"].append(_over(signal, later))
+        measured["late"].append(_over(best, noise))
+        measured["early"].append(_over(best, half))
     judge = partial(check, paper=PAPER, where="Figure 1", size=size)
     return [
         judge(
             "Train and test error of gradient descent follow the self-consistent dynamics: "
             "largest difference relative to the curve, in units of √(d/w)",
-            values=found["agree"],
+            values=measured["agree"],
             relation="<=",
             threshold=1.0,
         ),
         judge(
             "The K largest singular values speed up on crossing σ²w: speed at 2σ²w over speed at σ²w/2",
-            values=found["speed"],
+            values=measured["speed"],
             relation=">=",
             threshold=1.0,
         ),
         judge(
             "The K largest singular values converge before the rest: time of 90 % of the last signal mode "
             "over that of the first noise mode",
-            values=found["first"],
+            values=measured["first"],
             relation="<=",
             threshold=1.0,
         ),
         judge(
             "The best test error comes before the rest have converged: "
             "its time over that of 50 % of the first noise mode",
-            values=found["late"],
+            values=measured["late"],
             relation="<=",
             threshold=1.0,
         ),
         judge(
             "The best test error comes after the K largest have crossed σ²w and grown: "
             "its time over that of 50 % of the last signal mode",
-            values=found["early"],
+            values=measured["early"],
             relation=">=",
             threshold=1.0,
         ),
@@ -153,3 +162,24 @@ def _speed_up(values: np.ndarray, threshold: float) -> float:
         return np.nan
     at = np.interp(levels, rising + 1e-12 * steps, steps)
     return float((levels[3] - levels[2]) / (at[3] - at[2]) / ((levels[1] - levels[0]) / (at[1] - at[0])))
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Draw it."""
+    return figures.linear.figure_1(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "linear/figure-1",
+    "Gradient descent and the self-consistent dynamics, errors and singular values",
+    PAPER,
+    sizes={
+        "tiny": Size(3, Settings(dim=40, rank=3, c=10.0, steps=120, save_every=2, seeds=2)),
+        "laptop": Size(15, Settings(dim=200, c=25.0, steps=300, save_every=4, seeds=3)),
+        "gpu": Size(30, Settings(dim=500, steps=600, save_every=6, seeds=5)),
+        "paper": Size(300, Settings(dim=500, steps=600, save_every=6, seeds=3)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -11,25 +11,23 @@ because boundaries blur at finite d:
   differ by that much: the mean square difference is at most d/w, in every cell.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import jax
 import numpy as np
-from scipy.stats import spearmanr
 
+from saddles import figures, linear
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.figures.linear import figure_2 as figure
-from saddles.linear.diagram import ENDINGS, follow_cells
-from saddles.linear.experiments.scaling import rate, width
-from saddles.linear.task import Denoising
+from saddles.linear.experiments.scaling import PAPER, rate, width
 from saddles.runtime.progress import bar
 
-__all__ = ["claims", "figure", "run"]
+if TYPE_CHECKING:
+    from saddles.linear.task import Denoising
 
-PAPER = "tu2024mixed"
 AXES = ("time", "gamma_w", "gamma_variance")
 GAMMA_VARIANCE = (-3.0, 0.0)
 GAMMA_W = (0.0, 2.8)
@@ -37,13 +35,26 @@ MARGIN = 0.1
 """Distance in the exponents from a boundary within which a cell belongs to no regime."""
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Settings:
+    """A grid of networks on one task."""
+
+    dim: Annotated[int, "rows and columns of the matrix, d"]
+    points: Annotated[int, "cells along each of the two exponents"]
+    limit: Annotated[int, "most steps of a cell"]
+    rank: Annotated[int, "rank K of the truth A*"] = 5
+    c: Annotated[float, "learning rate η = d²/(c ‖A*‖), or d²/(c w σ²) in the lazy regime"] = 5.0
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Every cell of the grid: a row of equal γ_w at a time on a CPU, all at once on a GPU."""
-    dim, points = settings["dim"], settings["points"]
+    from saddles.linear.diagram import ENDINGS, batched  # loads JAX
+
+    dim, points = settings.dim, settings.points
     (seed,) = context.seeds(1)
-    task = Denoising(dim, settings["rank"], seed=seed)
+    task = linear.Denoising(dim, settings.rank, seed=seed)
     across, up = np.linspace(*GAMMA_VARIANCE, points), np.linspace(*GAMMA_W, points)
-    rows = 1 if jax.devices()[0].platform == "cpu" else points
+    rows = points if batched() else 1
     with bar("linear/figure-2, cells", points**2) as progress:
         make = partial(_rows, task, across, settings=settings, seed=seed, tick=progress.advance)
         parts = [context.part(f"rows-{k}-{rows}", partial(make, up[k : k + rows])) for k in range(0, points, rows)]
@@ -60,29 +71,37 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         kind="simulated and predicted",
         task=task,
     )
-    whole.attrs |= {"rank": settings["rank"], "dim": dim, "c": settings["c"], "endings": ", ".join(ENDINGS)}
+    whole.attrs |= {"rank": settings.rank, "dim": dim, "c": settings.c, "endings": ", ".join(ENDINGS)}
     return whole
 
 
-def _floor(task: Denoising) -> float:
+def _floor(task: "Denoising") -> float:
     """⅓ min(‖A*‖², ‖E‖²)/d², Proposition D.1."""
     return float(min(np.mean(task.target**2), np.mean((task.observed - task.target) ** 2)) / 3)
 
 
 def _rows(
-    task: Denoising, across: np.ndarray, up: np.ndarray, *, settings: dict[str, Any], seed: int, tick: Any
+    task: "Denoising",
+    across: np.ndarray,
+    up: np.ndarray,
+    *,
+    settings: Settings,
+    seed: int,
+    tick: Callable[[float], None],
 ) -> Trajectory:
+    from saddles.linear.diagram import follow_cells  # loads JAX
+
     widths = [width(task.dim, gamma_w) for gamma_w in up]
     cells = [
-        (k, task.dim**g, rate(task.dim, gamma_w, g, task.target, settings["c"]))
+        (k, task.dim**g, rate(task.dim, gamma_w, g, task.target, settings.c))
         for k, gamma_w in enumerate(up)
         for g in across
     ]
-    follow = round(4 * settings["c"])
-    found = follow_cells(task, widths, cells, seed=seed, limit=settings["limit"], follow=follow, tick=tick)
+    follow = round(4 * settings.c)
+    measured = follow_cells(task, widths, cells, seed=seed, limit=settings.limit, follow=follow, tick=tick)
     shape = (1, len(up), len(across))
     return make_trajectory(
-        {name: (AXES, values.reshape(shape)) for name, values in found.items()}, [0.0], unit="end of the run"
+        {name: (AXES, values.reshape(shape)) for name, values in measured.items()}, [0.0], unit="end of the run"
     )
 
 
@@ -141,10 +160,32 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    found: Any = spearmanr(one, other)
-    return float(found.statistic)
+    from scipy.stats import spearmanr  # takes longer to import than all experiments to list
+
+    return float(np.asarray(spearmanr(one, other))[0])
 
 
-def _of(measure: Any, values: np.ndarray) -> float:
+def _of(measure: Callable[[np.ndarray], float], values: np.ndarray) -> float:
     """A number over cells; NaN where the grid has none of them."""
     return float(measure(values)) if values.size else float("nan")
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Draw it."""
+    return figures.linear.figure_2(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "linear/figure-2",
+    "The phase diagram: test error, stable rank, training time and distance to the theory",
+    PAPER,
+    sizes={
+        "tiny": Size(4, Settings(dim=30, rank=3, points=7, limit=2000)),
+        "laptop": Size(25, Settings(dim=100, points=22, limit=3000)),
+        "gpu": Size(10, Settings(dim=200, points=35, limit=5000)),
+        "paper": Size(240, Settings(dim=200, points=35, limit=5000)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -1,8 +1,15 @@
 """Widths, variances and learning rates by the paper's scaling laws (appendix G)."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from saddles.linear.model import TwoLayer
+from saddles import linear
+
+if TYPE_CHECKING:
+    from saddles.linear.model import TwoLayer
+
+PAPER = "tu2024mixed"
 
 
 def width(dim: int, gamma_w: float) -> int:
@@ -10,9 +17,9 @@ def width(dim: int, gamma_w: float) -> int:
     return max(1, round(dim**gamma_w))
 
 
-def network(dim: int, gamma_w: float, gamma_variance: float) -> TwoLayer:
+def network(dim: int, gamma_w: float, gamma_variance: float) -> "TwoLayer":
     """The network of width d^γ_w and variance σ² = d^γ_σ²."""
-    return TwoLayer(width(dim, gamma_w), dim**gamma_variance)
+    return linear.TwoLayer(width(dim, gamma_w), dim**gamma_variance)
 
 
 def rate(dim: int, gamma_w: float, gamma_variance: float, target: np.ndarray, c: float) -> float:

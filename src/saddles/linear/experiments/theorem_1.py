@@ -10,33 +10,41 @@ Claims and their thresholds:
   0.05 of −1/2, the next order being √(d/w).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
+from saddles import figures, linear
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.figures.linear import theorem_1 as figure
-from saddles.linear.model import TwoLayer
-from saddles.linear.task import Denoising
+from saddles.linear.experiments.scaling import PAPER
 from saddles.measures.modes import gram_error
 from saddles.runtime.progress import bar
-from saddles.solvers.methods import GradientFlow
-
-__all__ = ["claims", "figure", "run"]
-
-PAPER = "tu2024mixed"
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Settings:
+    """A scan of widths at fixed σ²w = √d."""
+
+    dim: Annotated[int, "rows and columns of the matrix, d"]
+    rank: Annotated[int, "rank of the truth A*"]
+    decades: Annotated[int, "widths from d to d · 10^decades"]
+    points: Annotated[int, "widths in the scan"]
+    times: Annotated[int, "saved instants"]
+    seeds: Annotated[int, "independent tasks and initial weights"]
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Flows from many widths, with both Gram matrices kept."""
-    seeds = context.seeds(settings["seeds"])
-    dim = settings["dim"]
-    widths = np.unique(np.rint(dim * 10 ** np.linspace(0, settings["decades"], settings["points"]))).astype(np.int64)
-    clock = np.linspace(0.0, 1.0, settings["times"])
+    seeds = context.seeds(settings.seeds)
+    dim = settings.dim
+    widths = np.unique(np.rint(dim * 10 ** np.linspace(0, settings.decades, settings.points))).astype(np.int64)
+    clock = np.linspace(0.0, 1.0, settings.times)
     with bar("linear/theorem-1", len(seeds) * len(widths)) as progress:
         make = partial(_widths, settings, widths=widths, clock=clock, tick=progress.advance)
         parts = [context.part(f"seed-{seed}", partial(make, seed)) for seed in seeds]
@@ -51,25 +59,29 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         coords={"seed": seeds, "width": widths, "side": ["in", "out"]},
         lab="linear",
         kind="simulated",
-        method=GradientFlow(),
+        method=linear.GradientFlow(),
     )
-    whole.attrs |= {"dim": dim, "rank": settings["rank"]}
+    whole.attrs |= {"dim": dim, "rank": settings.rank}
     return whole
 
 
-def _widths(settings: dict[str, Any], seed: int, widths: np.ndarray, clock: np.ndarray, tick: Any) -> Trajectory:
-    dim = settings["dim"]
-    task = Denoising(dim, settings["rank"], seed=seed)
-    weakest = np.linalg.svd(task.target, compute_uv=False)[settings["rank"] - 1] / dim
+def _widths(
+    settings: Settings, seed: int, widths: np.ndarray, clock: np.ndarray, tick: Callable[[], None]
+) -> Trajectory:
+    dim = settings.dim
+    task = linear.Denoising(dim, settings.rank, seed=seed)
+    weakest = np.linalg.svd(task.target, compute_uv=False)[settings.rank - 1] / dim
     times = clock * 2.5 * dim * np.log(dim) / (4 * weakest)
-    found = []
+    errors = []
     for width in widths:
-        model = TwoLayer(int(width), np.sqrt(dim) / float(width))
-        flow = simulate(model, task, GradientFlow(rtol=1e-7), times=times, seed=seed, keep=("matrix", "gram"))
-        found.append(gram_error(flow))
+        model = linear.TwoLayer(int(width), np.sqrt(dim) / float(width))
+        flow = simulate(model, task, linear.GradientFlow(rtol=1e-7), times=times, seed=seed, keep=("matrix", "gram"))
+        errors.append(gram_error(flow))
         tick()
     names = ("error", "norm", "weak", "strong", "ratio")
-    variables = {name: (("time", "width", "side"), np.stack([f[name].values for f in found], axis=1)) for name in names}
+    variables = {
+        name: (("time", "width", "side"), np.stack([e[name].values for e in errors], axis=1)) for name in names
+    }
     return make_trajectory(
         variables, clock, unit="2.5 d log d / (4 a)", coords={"width": widths, "side": ["in", "out"]}
     )
@@ -109,3 +121,24 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=0.05,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Draw it."""
+    return figures.linear.theorem_1(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "linear/theorem-1",
+    "The error of the predicted Gram matrices against its bound, as the width grows",
+    PAPER,
+    sizes={
+        "tiny": Size(3, Settings(dim=12, rank=2, decades=6, points=5, times=9, seeds=2)),
+        "laptop": Size(20, Settings(dim=40, rank=3, decades=7, points=15, times=17, seeds=4)),
+        "gpu": Size(60, Settings(dim=100, rank=5, decades=8, points=17, times=17, seeds=6)),
+        "paper": Size(120, Settings(dim=100, rank=5, decades=8, points=17, times=17, seeds=6)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -11,38 +11,45 @@ Claims and their thresholds:
 - *Lazy.* Proposition D.1's ⅓ min(‖A*‖², ‖E‖²)/d² bounds the test error for all time.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
+from saddles import figures, linear
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context
-from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.figures.linear import theorem_2 as figure
-from saddles.linear.experiments.scaling import network
+from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.trajectory import Trajectory, Variable, make_trajectory
+from saddles.linear.experiments.scaling import PAPER, network
 from saddles.linear.phases import leading_time, recovery_time
-from saddles.linear.task import Denoising
 from saddles.runtime.progress import bar
-from saddles.solvers.methods import GradientDescent
 
-__all__ = ["claims", "figure", "run"]
-
-PAPER = "tu2024mixed"
 REGIMES = {"active": (1.5, -1.0), "lazy": (2.5, -1.3)}
 INSTANTS = 101
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Settings:
+    """A scan of dimensions in both regimes."""
+
+    dims: Annotated[tuple[int, ...], "dimensions d"]
+    seeds: Annotated[int, "independent tasks and initial weights"]
+    spectrum: Annotated[tuple[float, ...], "a_1..a_K: singular values of A* over d"] = (1.0, 0.7, 0.5)
+    clock: Annotated[float, "end of the runs, in units of d log d"] = 1.2
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Descent with η ∝ √d in both regimes, over dimensions and seeds, on the clock t/(d log d)."""
-    seeds, dims, spectrum = context.seeds(settings["seeds"]), settings["dims"], settings["spectrum"]
-    clock = np.linspace(0.0, settings["clock"], INSTANTS)
+    seeds, dims, spectrum = context.seeds(settings.seeds), settings.dims, settings.spectrum
+    clock = np.linspace(0.0, settings.clock, INSTANTS)
     parts = {}
     with bar("linear/theorem-2", len(seeds) * sum(d**2 for d in dims)) as progress:
         for dim in dims:
             for seed in seeds:
-                parts[dim, seed] = context.part(f"{dim}-{seed}", lambda d=dim, s=seed: _both(d, s, spectrum, clock))
+                parts[dim, seed] = context.part(f"{dim}-{seed}", partial(_both, dim, seed, spectrum, clock))
                 progress.advance(dim**2)
 
     def stack(name: str) -> np.ndarray:
@@ -50,7 +57,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         return np.stack(rows, axis=-2)
 
     axes = ("dim", "seed")
-    variables: dict[str, Any] = {"test_error": (("time", "regime", *axes), stack("test_error"))}
+    variables: dict[str, Variable] = {"test_error": (("time", "regime", *axes), stack("test_error"))}
     variables |= {name: ((*axes,), stack(name)) for name in ("floor", "late_error")}
     variables |= {name: (("regime", *axes), stack(name)) for name in ("best_error", "best_time")}
     variables["theorem_time"] = (("dim",), [_scaled(recovery_time, d, spectrum) for d in dims])
@@ -59,7 +66,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         variables,
         clock,
         unit="d log d",
-        coords={"dim": dims, "seed": seeds, "regime": list(REGIMES)},
+        coords={"dim": list(dims), "seed": seeds, "regime": list(REGIMES)},
         lab="linear",
         kind="simulated",
     )
@@ -67,13 +74,13 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     return whole
 
 
-def _scaled(law: Any, dim: int, spectrum: list[float]) -> float:
+def _scaled(law: Callable[[int, float, float, Sequence[float]], float], dim: int, spectrum: Sequence[float]) -> float:
     return law(dim, *REGIMES["active"], spectrum) / (dim * np.log(dim))
 
 
-def _both(dim: int, seed: int, spectrum: list[float], clock: np.ndarray) -> Trajectory:
-    task = Denoising(dim, len(spectrum), seed=seed, spectrum=spectrum)
-    found: dict[str, Any] = {"test_error": [], "best_error": [], "best_time": []}
+def _both(dim: int, seed: int, spectrum: Sequence[float], clock: np.ndarray) -> Trajectory:
+    task = linear.Denoising(dim, len(spectrum), seed=seed, spectrum=spectrum)
+    curves, best_errors, best_times = [], [], []
     unit, rate = dim * np.log(dim), np.sqrt(dim) / 2
     for gammas in REGIMES.values():
         model = network(dim, *gammas)
@@ -81,18 +88,23 @@ def _both(dim: int, seed: int, spectrum: list[float], clock: np.ndarray) -> Traj
         steps = int(np.ceil(clock[-1] * unit / pace))
         stride = max(1, steps // 400)
         run = simulate(
-            model, task, GradientDescent(pace, steps + stride, stride), seed=seed, keep=(), skip=("singular_value",)
+            model,
+            task,
+            linear.GradientDescent(pace, steps + stride, stride),
+            seed=seed,
+            keep=(),
+            skip=("singular_value",),
         )
         error = run["test_error"].values
-        found["test_error"].append(np.interp(clock * unit, run["time"].values, error))
-        found["best_error"].append(error.min())
-        found["best_time"].append(float(run["time"][error.argmin()]) / unit)
-    variables: dict[str, Any] = {
-        "test_error": (("time", "regime"), np.stack(found["test_error"], axis=-1)),
-        "best_error": (("regime",), found["best_error"]),
-        "best_time": (("regime",), found["best_time"]),
+        curves.append(np.interp(clock * unit, run["time"].values, error))
+        best_errors.append(error.min())
+        best_times.append(float(run["time"][error.argmin()]) / unit)
+    variables = {
+        "test_error": (("time", "regime"), np.stack(curves, axis=-1)),
+        "best_error": (("regime",), best_errors),
+        "best_time": (("regime",), best_times),
         "floor": ((), float(min(np.mean(task.target**2), np.mean((task.observed - task.target) ** 2)) / 3)),
-        "late_error": ((), found["test_error"][0][-1]),
+        "late_error": ((), curves[0][-1]),
     }
     return make_trajectory(variables, clock, unit="d log d", coords={"regime": list(REGIMES)})
 
@@ -141,3 +153,24 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=1.0,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Draw it."""
+    return figures.linear.theorem_2(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "linear/theorem-2",
+    "Recovery in the active regime, failure in the lazy one, as the dimension grows",
+    PAPER,
+    sizes={
+        "tiny": Size(4, Settings(dims=(16, 24, 36), seeds=2)),
+        "laptop": Size(40, Settings(dims=(50, 100, 200, 400), seeds=3)),
+        "gpu": Size(60, Settings(dims=(50, 100, 200, 400, 800), seeds=5)),
+        "paper": Size(120, Settings(dims=(50, 100, 200, 400), seeds=8)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

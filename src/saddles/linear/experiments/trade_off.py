@@ -4,29 +4,38 @@ Along γ_σ² at fixed γ_w, from the transition on. Threshold: both monotone, u
 error, which saturates at the error of the best rank-K fit and is read off at whole steps.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
+from saddles import figures, linear
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.figures.linear import trade_off as figure
-from saddles.linear.diagram import follow_cells
-from saddles.linear.experiments.scaling import rate, width
-from saddles.linear.task import Denoising
+from saddles.linear.experiments.scaling import PAPER, rate, width
 from saddles.runtime.progress import bar
 
-__all__ = ["claims", "figure", "run"]
 
-PAPER = "tu2024mixed"
+@dataclass(frozen=True)
+class Settings:
+    """A line of cells from the transition into the active regime."""
+
+    dim: Annotated[int, "rows and columns of the matrix, d"]
+    points: Annotated[int, "distances to the transition"]
+    seeds: Annotated[int, "independent tasks and initial weights"]
+    rank: Annotated[int, "rank K of the truth A*"] = 5
+    gamma_w: Annotated[float, "width w = d^gamma_w"] = 2.0
+    c: Annotated[float, "learning rate η = d²/(c ‖A*‖)"] = 50.0
+    limit: Annotated[int, "most steps of a cell"] = 9000
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+def run(settings: Settings, context: Context) -> Trajectory:
     """Best test error and its step, over distances to the transition and seeds."""
-    seeds = context.seeds(settings["seeds"])
-    distances = np.linspace(0.1, 1.5, settings["points"])
+    seeds = context.seeds(settings.seeds)
+    distances = np.linspace(0.1, 1.5, settings.points)
     with bar("linear/trade-off", len(seeds) * len(distances)) as progress:
         make = partial(_line, settings, distances=distances, tick=progress.advance)
         parts = [context.part(f"seed-{seed}", partial(make, seed)) for seed in seeds]
@@ -40,24 +49,26 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         lab="linear",
         kind="simulated",
     )
-    whole.attrs |= {name: settings[name] for name in ("dim", "rank", "c", "gamma_w")}
+    whole.attrs |= {"dim": settings.dim, "rank": settings.rank, "c": settings.c, "gamma_w": settings.gamma_w}
     return whole
 
 
-def _line(settings: dict[str, Any], seed: int, distances: np.ndarray, tick: Any) -> Trajectory:
-    dim, gamma_w = settings["dim"], settings["gamma_w"]
-    task = Denoising(dim, settings["rank"], seed=seed)
+def _line(settings: Settings, seed: int, distances: np.ndarray, tick: Callable[[float], None]) -> Trajectory:
+    from saddles.linear.diagram import follow_cells  # loads JAX
+
+    dim, gamma_w = settings.dim, settings.gamma_w
+    task = linear.Denoising(dim, settings.rank, seed=seed)
     wide = width(dim, gamma_w)
     variances = [1 - gamma_w - distance for distance in distances]
-    cells = [(0, dim**g, rate(dim, gamma_w, g, task.target, settings["c"])) for g in variances]
-    found = follow_cells(task, [wide], cells, seed=seed, limit=settings["limit"], tick=tick)
-    times = found["best_step"] * np.array([cell[2] for cell in cells])
-    variables = {name: (("time",), found[name]) for name in ("best_test_error", "best_step", "stable_rank")}
+    cells = [(0, dim**g, rate(dim, gamma_w, g, task.target, settings.c)) for g in variances]
+    measured = follow_cells(task, [wide], cells, seed=seed, limit=settings.limit, tick=tick)
+    times = measured["best_step"] * np.array([cell[2] for cell in cells])
+    variables = {name: (("time",), measured[name]) for name in ("best_test_error", "best_step", "stable_rank")}
     return make_trajectory(variables | {"best_time": (("time",), times)}, distances, unit="distance")
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
-    """Judge monotony."""
+    """Judge that both are monotone."""
     error = trajectory["best_test_error"].transpose("time", "seed").values
     steps = trajectory["best_step"].transpose("time", "seed").values
     judge = partial(check, paper=PAPER, where="Figure 2, bottom left", size=size)
@@ -81,3 +92,24 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=0.5,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Draw it."""
+    return figures.linear.trade_off(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "linear/trade-off",
+    "Training time against test error along the distance to the transition",
+    PAPER,
+    sizes={
+        "tiny": Size(4, Settings(dim=40, rank=3, points=5, c=20.0, seeds=2)),
+        "laptop": Size(40, Settings(dim=100, points=9, seeds=3)),
+        "gpu": Size(20, Settings(dim=200, points=13, seeds=4)),
+        "paper": Size(300, Settings(dim=200, points=13, seeds=3)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

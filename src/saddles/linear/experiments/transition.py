@@ -10,39 +10,46 @@ full-rank one. (With the random low-rank truth of appendix G, whose ‖A*‖/d i
 between d = 25 and 200, the slope comes out between 0.78 and 0.89.)
 """
 
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 
+from saddles import figures, linear
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.figures.linear import transition as figure
-from saddles.linear.model import TwoLayer
-from saddles.linear.task import Denoising
+from saddles.linear.experiments.scaling import PAPER
 from saddles.runtime.progress import bar
-from saddles.solvers.methods import GradientDescent
 
-__all__ = ["claims", "figure", "run"]
-
-PAPER = "tu2024mixed"
 WIDTH = 10**9
 TRUTHS = {"low rank": 1.0, "full rank": 0.5}
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Settings:
+    """A scan of σ²w for two truths, over dimensions."""
+
+    dims: Annotated[tuple[int, ...], "dimensions d"]
+    seeds: Annotated[int, "independent tasks and initial weights"]
+    spectrum: Annotated[tuple[float, ...], "a_1..a_K of the low-rank truth: singular values over d"] = (1.0, 0.7, 0.5)
+    points: Annotated[int, "values of σ²w in the scan"] = 7
+    steps: Annotated[int, "steps of gradient descent"] = 40
+    c: Annotated[float, "learning rate η = d²/(c max(σ²w, ‖A*+E‖))"] = 5.0
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Kernel growth over a scan of σ²w, for both truths, dimensions and seeds."""
-    seeds, dims = context.seeds(settings["seeds"]), settings["dims"]
-    scan = np.geomspace(0.2, 5.0, settings["points"])
+    seeds, dims = context.seeds(settings.seeds), settings.dims
+    scan = np.geomspace(0.2, 5.0, settings.points)
     growth = np.empty((len(scan), len(TRUTHS), len(dims), len(seeds)))
     scale = np.empty(growth.shape[1:])
     with bar("linear/transition", growth[0].size * len(scan)) as progress:
         for place in np.ndindex(*scale.shape):
             truth, dim, seed = list(TRUTHS)[place[0]], dims[place[1]], seeds[place[2]]
-            part = context.part(
-                f"{truth.split()[0]}-{dim}-{seed}", lambda t=truth, d=dim, s=seed: _scan(t, d, s, scan, settings)
-            )
+            part = context.part(f"{truth.split()[0]}-{dim}-{seed}", partial(_scan, truth, dim, seed, scan, settings))
             growth[(slice(None), *place)], scale[place] = part["growth"].values, float(part["scale"])
             progress.advance(len(scan))
     axes = ("truth", "dim", "seed")
@@ -51,45 +58,43 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         "scale": (axes, scale),
         "crossing": (axes, _crossing(scan, growth) * scale),
     }
-    whole = make_trajectory(
+    return make_trajectory(
         variables,
         scan,
         unit="scan: σ²w over its expected scale",
-        coords={"truth": list(TRUTHS), "dim": dims, "seed": seeds},
+        coords={"truth": list(TRUTHS), "dim": list(dims), "seed": seeds},
         lab="linear",
         kind="simulated",
     )
-    return whole
 
 
-def _scan(truth: str, dim: int, seed: int, scan: np.ndarray, settings: dict[str, Any]) -> Trajectory:
+def _scan(truth: str, dim: int, seed: int, scan: np.ndarray, settings: Settings) -> Trajectory:
     """‖C1(end)‖/‖C1(0)‖ for each σ²w, the scan centred on the scale of the truth, without knowing what was observed."""
-    spectrum = settings["spectrum"]
+    spectrum = settings.spectrum
     if truth == "full rank":
-        task, centre = Denoising(dim, dim, seed=seed), 2.8 * np.sqrt(dim)
+        task, centre = linear.Denoising(dim, dim, seed=seed), 2.8 * np.sqrt(dim)
     else:
-        task, centre = Denoising(dim, len(spectrum), spectrum=spectrum, seed=seed), max(spectrum) * dim
-    found = []
+        task, centre = linear.Denoising(dim, len(spectrum), spectrum=spectrum, seed=seed), max(spectrum) * dim
+    growth = []
     for factor in scan:
         threshold = factor * centre
-        pace = dim**2 / (settings["c"] * max(threshold, float(np.linalg.norm(task.observed, 2))))
-        method = GradientDescent(pace, settings["steps"], settings["steps"])
-        run = simulate(
-            TwoLayer(WIDTH, threshold / WIDTH), task, method, seed=seed, keep=("gram",), skip=("singular_value",)
-        )
+        pace = dim**2 / (settings.c * max(threshold, float(np.linalg.norm(task.observed, 2))))
+        method = linear.GradientDescent(pace, settings.steps, settings.steps)
+        model = linear.TwoLayer(WIDTH, threshold / WIDTH)
+        run = simulate(model, task, method, seed=seed, keep=("gram",), skip=("singular_value",))
         norms = np.linalg.norm(run["gram_in"].values, 2, axis=(1, 2))
-        found.append(norms[-1] / norms[0])
-    return make_trajectory({"growth": (("time",), found), "scale": ((), centre)}, scan, unit="scan")
+        growth.append(norms[-1] / norms[0])
+    return make_trajectory({"growth": (("time",), growth), "scale": ((), centre)}, scan, unit="scan")
 
 
 def _crossing(scan: np.ndarray, growth: np.ndarray) -> np.ndarray:
     """Where the growth falls through √2, by interpolation in the logarithm; NaN outside the scan."""
     flat = growth.reshape(len(scan), -1)
-    found = [
+    crossings = [
         np.exp(np.interp(-np.sqrt(2), -column, np.log(scan))) if column[0] > np.sqrt(2) > column[-1] else np.nan
         for column in flat.T
     ]
-    return np.reshape(found, growth.shape[1:])
+    return np.reshape(crossings, growth.shape[1:])
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
@@ -112,3 +117,24 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             )
         )
     return rows
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Draw it."""
+    return figures.linear.transition(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "linear/transition",
+    "Where lazy becomes active: σ²w ∝ d for a low-rank truth, ∝ √d for a full-rank one",
+    PAPER,
+    sizes={
+        "tiny": Size(4, Settings(dims=(12, 24), points=5, seeds=2)),
+        "laptop": Size(30, Settings(dims=(25, 50, 100, 200), seeds=4)),
+        "gpu": Size(60, Settings(dims=(50, 100, 200, 400), seeds=6)),
+        "paper": Size(200, Settings(dims=(50, 100, 200, 400), points=11, seeds=4)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)
