@@ -35,7 +35,7 @@ class Case:
     name: str
     verb: Callable[..., xr.Dataset]
     words: tuple[Any, ...]
-    times: tuple[float, ...]
+    times: list[float]
     keepable: tuple[str, ...] = ()
 
     def __call__(self, **options: Any) -> xr.Dataset:
@@ -45,13 +45,13 @@ class Case:
 def _simulate(
     name: str, *words: Any, times: tuple[float, ...] = (0.0, 0.5, 1.0), keepable: tuple[str, ...] = ()
 ) -> Case:
-    return Case(name, saddles.simulate, words, times, keepable)
+    return Case(name, saddles.simulate, words, list(times), keepable)
 
 
 def _predict(
     name: str, *words: Any, times: tuple[float, ...] = (0.0, 0.5, 1.0), keepable: tuple[str, ...] = ()
 ) -> Case:
-    return Case(name, saddles.predict, words, times, keepable)
+    return Case(name, saddles.predict, words, list(times), keepable)
 
 
 FACTORS = ("matrix", "gram", "alignment", "factor")
@@ -126,7 +126,7 @@ def test_list_of_seeds_stacks_single_runs(case):
         np.testing.assert_array_equal(runs[name].sel(seed=7), alone[name])
 
 
-def _times(case: Case) -> tuple[float, ...] | None:
+def _times(case: Case) -> list[float] | None:
     return case.times if _refused(lambda: case(times=case.times), "times") is not None else None
 
 
