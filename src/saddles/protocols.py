@@ -29,7 +29,11 @@ given as a list, which adds an axis of its name.
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
+
+ArrayLike = npt.ArrayLike | float | tuple[Any, ...]  # as NumPy's own, whose members run-time checks read too narrowly
+"""What `numpy.asarray` takes: numbers, nested lists and tuples of them, arrays."""
 
 AXIS = {"axis": True}
 """Metadata of a dataclass field that may be a list and then becomes an axis of the result."""

@@ -1,6 +1,7 @@
 """The experiments at their smallest size, the text they read, and claims that can fail."""
 
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from saddles.core.experiment import Context
 from saddles.core.store import load, save
 from saddles.errors import MissingDataError, SaddlesError
 from saddles.margin.experiments import EXPERIMENTS, diagonal, general, real_tokens
-from saddles.margin.experiments.table import fall_rate, on_norms
+from saddles.margin.experiments.norm_grid import fall_rate, on_norms
 from saddles.margin.text import embed, sequences, words_of
 
 SIZES = ("tiny", "laptop", "gpu", "paper")
@@ -28,7 +29,7 @@ def _small(name):
 
 
 def test_claims_of_the_diagonal_experiment_can_fail():
-    settings = _small("diagonal") | {"instances": 2, "until": 1e3}
+    settings = replace(_small("diagonal"), instances=2, until=1e3)
     run = diagonal.run(settings, Context(seed=3))
     worse = run.assign(excess=run["excess"] + 1.0, reached=0 * run["reached"])
     assert {c.verdict for c in diagonal.claims(worse, "laptop")} >= {"fails"}
@@ -39,7 +40,7 @@ def test_claims_of_the_diagonal_experiment_can_fail():
 def test_arms_of_the_general_experiment_tell_lost_runs():
     settings = _small("general")
     assert set(general.arms(settings)) == {"rank 1", "rank 2", "init 1", "near tie", "Assumption 1 only"}
-    task = general._near_tie(settings | {"n": 3, "length": 4, "dim": 5}, 1)
+    task = general.near_tie(replace(settings, n=3, length=4, dim=5), 1)
     ordered = np.sort(task.scores, axis=1)
     np.testing.assert_allclose((ordered[:, -1] - ordered[:, -2]) / (ordered[:, -1] - ordered[:, 0]), 1e-3, rtol=1e-6)
 
@@ -63,7 +64,7 @@ def _made_text(folder, words=4000):
 def test_real_tokens_on_a_made_text(tmp_path, monkeypatch):
     _made_text(tmp_path)
     monkeypatch.setenv("SADDLES_DATA", str(tmp_path))
-    settings = _small("real-tokens") | {"vocabulary": 80, "length": 3, "dim": 6, "instances": 1, "until": 30.0}
+    settings = replace(_small("real-tokens"), vocabulary=80, length=3, dim=6, instances=1, until=30.0)
     run = real_tokens.run(settings, Context(seed=5, size="tiny"))
     claims = real_tokens.claims(run, "tiny")
     stored = load(save(run, tmp_path / "run.zarr"))

@@ -2,11 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from saddles.core.status import Status
 from saddles.errors import SaddlesError
+from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
 from saddles.runtime.progress import bar
 from saddles.solvers.ode import solve
@@ -26,8 +26,8 @@ BLOCKS = (64, 1024)
 @in_double_precision
 def flow_many(
     factors: np.ndarray,
-    strengths: npt.ArrayLike,
-    targets: npt.ArrayLike,
+    strengths: ArrayLike,
+    targets: ArrayLike,
     times: np.ndarray,
     *,
     observe: tuple[str, ...] = ("output", "major"),

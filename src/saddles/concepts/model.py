@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from saddles.concepts.assumptions import check_assumptions
 from saddles.concepts.method import SampleMethod
@@ -18,7 +17,7 @@ from saddles.core.status import FINISHED, Status
 from saddles.core.trajectory import Trajectory
 from saddles.core.validation import check_keep
 from saddles.errors import SaddlesError
-from saddles.protocols import AXIS
+from saddles.protocols import AXIS, ArrayLike
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.dynamics import Dynamics, Path, check_method
@@ -94,7 +93,7 @@ class OneLayer(Trainable):
             of PyTorch does.
     """
 
-    weights: npt.ArrayLike | None = field(default=None, repr=False)
+    weights: ArrayLike | None = field(default=None, repr=False)
 
     @property
     def activation(self) -> str:
@@ -147,8 +146,8 @@ class SymmetricTwoLayer(Trainable):
         size: d of a drawn factor, where only tasks of this dimension should be accepted.
     """
 
-    weights: npt.ArrayLike | None = field(default=None, repr=False)
-    factor: npt.ArrayLike | None = field(default=None, repr=False)
+    weights: ArrayLike | None = field(default=None, repr=False)
+    factor: ArrayLike | None = field(default=None, repr=False)
     hidden: int | Sequence[int] | None = field(default=None, metadata=AXIS)
     top: float | Sequence[float] | None = field(default=None, metadata=AXIS)
     scale: float | Sequence[float] | None = field(default=None, metadata=AXIS)
@@ -300,7 +299,7 @@ class MLP(Trainable):
         return runs_to_trajectory([task], path.times, saved, coords=path.coords, **facts).isel(run=0, drop=True)
 
 
-def _square(given: npt.ArrayLike, size: int) -> np.ndarray:
+def _square(given: ArrayLike, size: int) -> np.ndarray:
     matrix = np.asarray(given, dtype=float)
     if matrix.shape != (size, size) or not np.isfinite(matrix).all():
         raise SaddlesError(

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from saddles.concepts.task import Identity
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
+from saddles.protocols import ArrayLike
 
 PAPER_CLOCK = 2.0
 """Paper time per unit of gradient time: the paper's two-layer field (4.3) is half of the gradient flow."""
@@ -86,7 +86,7 @@ def is_kept(name: str, keep: Sequence[str] | None, numbers: int) -> bool:
 
 def to_trajectory(
     task: Identity,
-    times: npt.ArrayLike,
+    times: ArrayLike,
     *,
     jacobian: np.ndarray,
     strengths: np.ndarray | None = None,
@@ -126,7 +126,7 @@ def to_trajectory(
 
 def runs_to_trajectory(
     tasks: Sequence[Identity],
-    times: npt.ArrayLike,
+    times: ArrayLike,
     saved: Mapping[str, np.ndarray],
     *,
     coords: Mapping[str, object] | None = None,

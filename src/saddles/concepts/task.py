@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from saddles.errors import SaddlesError
+from saddles.protocols import ArrayLike
 
 _DATA, _ROTATION, _SHUFFLE = 20, 21, 22
 """Tags that keep the draws of one seed apart."""
@@ -165,7 +165,7 @@ class Identity:
         points = bits.astype(float) @ np.eye(self.concepts, self.size) * self.target
         return ["".join(map(str, row)) for row in bits], points
 
-    def to_concepts(self, matrix: npt.ArrayLike) -> np.ndarray:
+    def to_concepts(self, matrix: ArrayLike) -> np.ndarray:
         """Rᵀ M R: a d × d matrix of the network's frame in the frame of the concepts."""
         given = np.asarray(matrix, dtype=float)
         return self.rotation.T @ given @ self.rotation if self.rotate else given

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory
 from saddles.core.validation import check_precision, check_seeds, check_times
 from saddles.errors import SaddlesError
-from saddles.protocols import Model, Theory
+from saddles.protocols import ArrayLike, Model, Theory
 
 DEFAULTS: dict[str, object] = {"times": None, "seed": 0, "keep": None, "device": None, "precision": "float64"}
 """What each argument is where it is not given."""
@@ -31,7 +30,7 @@ def simulate(
     task: object,
     method: object,
     *,
-    times: npt.ArrayLike | None = None,
+    times: ArrayLike | None = None,
     seed: int | Sequence[int] = 0,
     keep: Sequence[str] | None = None,
     device: str | None = None,
@@ -65,7 +64,7 @@ def predict(
     task: object,
     theory: Theory,
     *,
-    times: npt.ArrayLike | None = None,
+    times: ArrayLike | None = None,
     seed: int | Sequence[int] = 0,
     keep: Sequence[str] | None = None,
     device: str | None = None,

@@ -8,13 +8,13 @@ import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from saddles.core import status as endings
 from saddles.core.provenance import describe, versions
 from saddles.core.status import Status
 from saddles.errors import SaddlesError
+from saddles.protocols import ArrayLike
 
 SCHEMA = 1
 """Version of the layout below; a reader refuses a newer one."""
@@ -25,13 +25,13 @@ Trajectory = xr.Dataset
 FINISHED, DIVERGED = "finished", "diverged"
 """Texts of statuses, for code that does not use `saddles.core.status` yet."""
 
-Variable = npt.ArrayLike | tuple[Sequence[str], npt.ArrayLike]
+Variable = ArrayLike | tuple[Sequence[str], ArrayLike]
 """Values along `time`, or (dimension names, values)."""
 
 
 def make_trajectory(
     variables: Mapping[str, Variable],
-    times: npt.ArrayLike,
+    times: ArrayLike,
     *,
     unit: str = "gradient time",
     coords: Mapping[str, object] | None = None,

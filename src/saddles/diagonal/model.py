@@ -12,7 +12,6 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from saddles.core.status import Status
@@ -21,7 +20,7 @@ from saddles.diagonal.network import Beta, Network, Weights
 from saddles.diagonal.scale import LogAlpha, check_log_alpha
 from saddles.diagonal.simulate import common_clock, full_problem, train_full
 from saddles.errors import SaddlesError
-from saddles.protocols import AXIS
+from saddles.protocols import AXIS, ArrayLike
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
 
@@ -54,7 +53,7 @@ class Diagonal(Network):
     function: Callable[[Array, Array], Array]
     size: int
     weights: Weights = field(default=None, repr=False)
-    exponents: npt.ArrayLike = 1.0
+    exponents: ArrayLike = 1.0
     log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
 
     def __post_init__(self) -> None:
@@ -84,7 +83,7 @@ class LinearDiagonal(Network):
 
     dim: int
     weights: Weights = field(default=None, repr=False)
-    exponents: npt.ArrayLike = 1.0
+    exponents: ArrayLike = 1.0
     log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
 
     def __post_init__(self) -> None:
@@ -135,7 +134,7 @@ class AttentionHead(Network):
 
     dim: int
     weights: Weights = field(default=None, repr=False)
-    exponents: npt.ArrayLike = 1.0
+    exponents: ArrayLike = 1.0
     log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
 
     def __post_init__(self) -> None:
@@ -186,8 +185,8 @@ class DiagonalTransformer(Network):
     layers: int = 2
     heads: int = 2
     feedforward: int = 0
-    exponents: npt.ArrayLike = 1.0
-    offsets: npt.ArrayLike | None = field(default=None, repr=False)
+    exponents: ArrayLike = 1.0
+    offsets: ArrayLike | None = field(default=None, repr=False)
     seed: int = 0
     weights: Weights = field(default=None, repr=False)
     log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
@@ -337,7 +336,7 @@ class FullHead:
             return common_clock(method, full_problem(self, self.start(task, seed), task, method, seed, precision))
 
 
-def _spread(exponents: npt.ArrayLike, size: int) -> np.ndarray:
+def _spread(exponents: ArrayLike, size: int) -> np.ndarray:
     try:
         powers = np.broadcast_to(np.asarray(exponents, dtype=float), (size,))
     except ValueError as error:

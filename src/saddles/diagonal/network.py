@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from saddles.core.status import Status
@@ -12,11 +11,12 @@ from saddles.core.trajectory import Trajectory
 from saddles.diagonal.scale import LogAlpha
 from saddles.diagonal.simulate import common_clock, product_problem, train_products
 from saddles.errors import SaddlesError
+from saddles.protocols import ArrayLike
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
 
 Beta = Float[Array, " coordinate"]
-Weights = tuple[npt.ArrayLike, npt.ArrayLike] | None
+Weights = tuple[ArrayLike, ArrayLike] | None
 """u₀ and v₀, or None where they are drawn."""
 
 

@@ -8,10 +8,10 @@ from typing import Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Array, Float, Int
 
 from saddles.errors import SaddlesError
+from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
 
 Loss = Callable[[Array, Array], Array]
@@ -90,8 +90,8 @@ class Supervised:
         loss: of one sample, a smooth JAX function.
     """
 
-    inputs: npt.ArrayLike
-    targets: npt.ArrayLike
+    inputs: ArrayLike
+    targets: ArrayLike
     loss: Loss = squared_error
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ class TeacherStudent:
     samples: int = 1000
     tokens: int = 10
     seed: int = 0
-    teacher: npt.ArrayLike | None = field(default=None, repr=False)
+    teacher: ArrayLike | None = field(default=None, repr=False)
     sparsity: int | None = None
     noise: float = 0.0
     loss: Loss = squared_error

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory
@@ -12,7 +11,7 @@ from saddles.errors import SaddlesError
 from saddles.linear.observe import observer_of, to_trajectory
 from saddles.linear.simulate import dynamics_of
 from saddles.linear.task import Shaped, check_task
-from saddles.protocols import AXIS
+from saddles.protocols import AXIS, ArrayLike
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.dynamics import check_method, horizon_of, instants_of
@@ -49,7 +48,7 @@ class TwoLayer:
                 )
 
     @classmethod
-    def from_weights(cls, W1: npt.ArrayLike, W2: npt.ArrayLike, variance: float | None = None) -> "TwoLayer":
+    def from_weights(cls, W1: ArrayLike, W2: ArrayLike, variance: float | None = None) -> "TwoLayer":
         """A network with given weights, W1: w × d_in and W2: d_out × w.
 
         The theories need σ²; without it, it is the mean square of all entries.

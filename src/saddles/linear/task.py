@@ -13,10 +13,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from saddles.errors import SaddlesError
+from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
 
 Matrix = Float[Array | np.ndarray, "row column"]
@@ -120,7 +120,7 @@ class MatrixTask(Shaped, Protocol):
         ...
 
     @property
-    def target(self) -> npt.ArrayLike | None:
+    def target(self) -> ArrayLike | None:
         """The truth, for the test error; None where there is none."""
         ...
 
@@ -270,7 +270,7 @@ class Regression(LowRank):
             None is the identity, which is `Denoising`.
     """
 
-    covariance: npt.ArrayLike | None = None
+    covariance: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -304,7 +304,7 @@ class MatrixCost:
 
     function: Callable[[Array], Array]
     shape: tuple[int, int]
-    target: npt.ArrayLike | None = field(default=None, repr=False)
+    target: ArrayLike | None = field(default=None, repr=False)
 
     @in_double_precision
     def __post_init__(self) -> None:

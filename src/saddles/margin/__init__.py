@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from saddles.margin import text as text
     from saddles.margin.assumptions import check_assumptions as check_assumptions
     from saddles.margin.attention import AttentionFlow as AttentionFlow
     from saddles.margin.certificate import Certified as Certified

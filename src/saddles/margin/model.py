@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Float
 
 from saddles.core.status import FINISHED, Status
@@ -14,7 +13,7 @@ from saddles.errors import SaddlesError
 from saddles.margin.attention import AttentionFlow, DiagonalFlow, FactoredFlow, JointFlow
 from saddles.margin.simulate import State, dynamics_of, train
 from saddles.margin.task import Tokens, check_task
-from saddles.protocols import AXIS
+from saddles.protocols import AXIS, ArrayLike
 from saddles.runtime.threads import one_thread
 from saddles.solvers.dynamics import check_method
 from saddles.solvers.log_scale import LogScale
@@ -76,7 +75,7 @@ class AttentionModel(ABC):
         return train(self, task, method, times=times, seed=seed, keep=keep)
 
 
-def _check_scale(scale: npt.ArrayLike) -> None:
+def _check_scale(scale: ArrayLike) -> None:
     size = np.asarray(scale, dtype=float)
     if not (np.isfinite(size).all() and (size > 0).all()):
         raise SaddlesError.must_be("scale", "a positive number", scale, "Try 0.01")
@@ -124,7 +123,7 @@ class FactoredAttention(AttentionModel):
 
     rank: int | None = None
     scale: Scale = field(default=1e-3, metadata=AXIS)
-    weights: tuple[npt.ArrayLike, npt.ArrayLike] | None = field(default=None, repr=False)
+    weights: tuple[ArrayLike, ArrayLike] | None = field(default=None, repr=False)
 
     norm = "nuclear"  # Theorem 5.1; beyond its data an expectation
 

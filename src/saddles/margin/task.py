@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Float, Int
 
 from saddles.errors import SaddlesError
 from saddles.margin import generate
 from saddles.margin.separation import Constraints, separation
+from saddles.protocols import ArrayLike
 
 # Least margin (of a W of norm 1) of data that are drawn: above rounding, far below typical ones.
 TIE = 1e-12
@@ -47,7 +47,7 @@ class Tokens:
     y: PerSequence
     head: Coordinates
 
-    def __init__(self, X: npt.ArrayLike, z: npt.ArrayLike, y: npt.ArrayLike, head: npt.ArrayLike) -> None:
+    def __init__(self, X: ArrayLike, z: ArrayLike, y: ArrayLike, head: ArrayLike) -> None:
         arrays = {name: _numbers(given, name) for name, given in (("X", X), ("z", z), ("y", y), ("head", head))}
         _check_shapes(**arrays)
         for name, array in arrays.items():
@@ -145,7 +145,7 @@ class Tokens:
         """B_il = z_i ⊙ (x_i,opt − x_il), shape (constraint, coordinate)."""
         return self.left * self.right
 
-    def margins(self, weights: npt.ArrayLike) -> Float[np.ndarray, "*time constraint"]:
+    def margins(self, weights: ArrayLike) -> Float[np.ndarray, "*time constraint"]:
         """(x_i,opt − x_il)ᵀ W z_i, shape (…, constraint); `weights` is W (…, row, column) or a diagonal's β.
 
         A vector is a β; anything else has W in its last two axes.
@@ -173,7 +173,7 @@ def check_task(task: object) -> None:
         )
 
 
-def _numbers(value: npt.ArrayLike, name: str) -> Float[np.ndarray, "..."]:
+def _numbers(value: ArrayLike, name: str) -> Float[np.ndarray, "..."]:
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError) as error:

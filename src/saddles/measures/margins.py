@@ -5,11 +5,11 @@ W = diag(β) they read (left_k ⊙ right_k)ᵀ β ≥ 1. A norm is one of "l1" (
 """
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from jaxtyping import Float
 
 from saddles.measures.spectra import need
+from saddles.protocols import ArrayLike
 
 Weights = Float[np.ndarray, "row *column"]
 """W (row, column), or the diagonal β (row,)."""
@@ -103,7 +103,7 @@ def unit_margin(trajectory: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(norms)
 
 
-def direction_error(trajectory: xr.Dataset, solution: npt.ArrayLike) -> xr.Dataset:
+def direction_error(trajectory: xr.Dataset, solution: ArrayLike) -> xr.Dataset:
     """How far W/μ(W) is from a solution: `cosine` distance 1 − cos, and `norm`, the relative Frobenius distance."""
     need(trajectory, "margin")
     name = "beta" if "beta" in trajectory else "weights"
@@ -139,7 +139,7 @@ def count_above(weights: xr.DataArray, drop: float = 0.01) -> xr.DataArray:
     return xr.DataArray(counts, dims="time", coords={"time": weights["time"]}, name="count_above")
 
 
-def alignment_defect(trajectory: xr.Dataset, left: npt.ArrayLike, right: npt.ArrayLike) -> xr.DataArray:
+def alignment_defect(trajectory: xr.Dataset, left: ArrayLike, right: ArrayLike) -> xr.DataArray:
     """Share of W outside the diagonal of U_KᵀWU_Q, ‖off‖_F/‖W‖_F (Lemma 5.1 says 0); 0 for W = 0.
 
     Args:

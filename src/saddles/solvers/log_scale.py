@@ -15,10 +15,10 @@ Paper: Boix-Adserà et al., Transformers learn through gradual rank increase, (4
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Float
 
 from saddles.errors import SaddlesError
+from saddles.protocols import ArrayLike
 
 Vector = Float[np.ndarray, "coordinate"]
 """One number for each coordinate."""
@@ -43,9 +43,7 @@ class LogScale:
     sign_q: Vector
 
     @classmethod
-    def from_weights(
-        cls, u: npt.ArrayLike, v: npt.ArrayLike, log_alpha: float = 0.0, exponents: npt.ArrayLike = 1.0
-    ) -> "LogScale":
+    def from_weights(cls, u: ArrayLike, v: ArrayLike, log_alpha: float = 0.0, exponents: ArrayLike = 1.0) -> "LogScale":
         """Coordinates of u(0) = α^a u₀, v(0) = α^a v₀.
 
         Args:
@@ -69,7 +67,7 @@ class LogScale:
             return cls(scale + np.log(np.abs(total)), scale + np.log(np.abs(gap)), np.sign(total), np.sign(gap))
 
     @classmethod
-    def balanced(cls, signs: npt.ArrayLike) -> "LogScale":
+    def balanced(cls, signs: ArrayLike) -> "LogScale":
         """The limit α → 0 inside one orthant: β = ¼ s e^{2 s S}, which never changes sign."""
         # u = v gives q = 0, log q = −∞: the term of the other sign never exists. |p| = 1 is a choice of the zero of S.
         side = np.asarray(signs, dtype=float)

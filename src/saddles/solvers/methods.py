@@ -8,11 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Array
 
 from saddles.core.status import CONVERGED, FINISHED, Ending, Status
 from saddles.errors import SaddlesError
+from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.descent import descended, iterate
 from saddles.solvers.dynamics import Dynamics, Path, State
@@ -102,7 +102,7 @@ class GradientDescent:
         if self.save_every < 1:
             raise SaddlesError.must_be("save_every", "at least 1", self.save_every)
 
-    def schedule(self, times: npt.ArrayLike | None = None) -> tuple[int, int, np.ndarray]:
+    def schedule(self, times: ArrayLike | None = None) -> tuple[int, int, np.ndarray]:
         """Steps to run, the stride that meets every wanted step, and the wanted steps.
 
         `times` are gradient times, each rounded to the nearest step.

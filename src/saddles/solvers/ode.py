@@ -14,11 +14,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Array
 
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.validation import check_times
+from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
 from saddles.runtime.progress import bar
 
@@ -140,7 +140,7 @@ def first_step(field: Field, start: State, args: Args, t0: float, span: float) -
 def solve(
     field: Field,
     start: State,
-    times: npt.ArrayLike,
+    times: ArrayLike,
     *,
     args: Args = None,
     observe: Callable[[Array, State, Args], Any] | None = None,
@@ -237,7 +237,7 @@ def settle(
     return solution.end, solution.halted
 
 
-def from_zero(times: npt.ArrayLike) -> tuple[np.ndarray, int]:
+def from_zero(times: ArrayLike) -> tuple[np.ndarray, int]:
     """Put the start in front of the given times where it is missing, and say how many were added."""
     checked = check_times(times)
     assert checked is not None

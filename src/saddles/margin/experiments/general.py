@@ -13,123 +13,125 @@ satisfy Assumption 1 only. A run that settles on a token that is not optimal has
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import xarray as xr
 
+from saddles import figures, margin, measures
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Experiment, Size
 from saddles.core.trajectory import Trajectory
-from saddles.figures.margin import general as figure
-from saddles.margin.convex import max_margin
-from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
-from saddles.margin.method import MarginFlow
-from saddles.margin.model import FactoredAttention, JointAttention
-from saddles.margin.task import Tokens
-from saddles.measures import count_above, effective_rank
-from saddles.runtime.progress import bar
+from saddles.margin.experiments.norm_grid import PAPER, Draws, Grid, each, gather, norm_grid, on_norms, piece
 
-__all__ = ["claims", "figure", "run"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NEAR = 1e-3
 """Score gap of the second-best token in the arm `near tie`, relative to that of the others."""
 
+RANKED = 0.01
+"""Singular values above this part of the largest count in a rank."""
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Draws):
+    """Settings of general."""
+
+    scale: Annotated[float, "standard deviation of the entries of K and Q at the start"]
+    large: Annotated[tuple[float, ...], "the same in the arms with a large start"]
+    trials: Annotated[int, "instances of each other arm"]
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """The main arm over all instances, the others over some of them."""
-    grid = norm_grid(1.0, settings["until"])
-    seeds = context.seeds(settings["instances"])
-    named, rows, tails = arms(settings), [], []
-    few = seeds[: settings["trials"]]
-    with bar("margin/general", len(seeds) + len(named) * len(few)) as progress:
-        for seed in seeds:
-            make = partial(pair, _plain, FactoredAttention(scale=settings["scale"]), settings, grid, seed)
-            rows.append(context.part(f"main-{seed}", make))
-            progress.advance()
-        for k, (data, model) in enumerate(named.values()):
-            for seed in few:
-                make = partial(_tail, data, model, settings, grid, seed)
-                tails.append(context.part(f"arm-{k}-{seed}", make))
-                progress.advance()
-    whole = gather(rows, grid, "instance", seeds, model=FactoredAttention(scale=settings["scale"]))
-    shape = (len(named), len(few))
-    for name in tails[0].data_vars:
-        values = np.array([float(tail[name]) for tail in tails]).reshape(shape)
+    grid, seeds = norm_grid(1.0, settings.until), context.seeds(settings.instances)
+    few, named, model = seeds[: settings.trials], arms(settings), margin.FactoredAttention(scale=settings.scale)
+    main = {f"main-{seed}": partial(_pair, _usual, model, settings, grid, seed) for seed in seeds}
+    others = {
+        f"arm-{k}-{seed}": partial(_end, data, other, settings, grid, seed)
+        for k, (data, other) in enumerate(named.values())
+        for seed in few
+    }
+    rows = each(context, "margin/general", main | others)
+    whole, ends = gather(rows[: len(main)], grid, "instance", seeds, model=model), rows[len(main) :]
+    for name in ends[0].data_vars:
+        values = np.array([float(end[name]) for end in ends]).reshape(len(named), len(few))
         whole[f"arm_{name}"] = (("arm", "trial"), values)
     return whole.assign_coords(arm=list(named), trial=few)
 
 
-def _plain(settings: dict[str, Any], seed: int) -> Tokens:
-    return Tokens.random(settings["n"], settings["length"], settings["dim"], 3, seed)
+def _usual(settings: Settings, seed: int) -> "margin.Tokens":
+    return settings.tokens(3, seed)
 
 
-def _scores(settings: dict[str, Any], seed: int) -> Tokens:
-    return Tokens.random(settings["n"], settings["length"], settings["dim"], 1, seed)
+def _unequal(settings: Settings, seed: int) -> "margin.Tokens":
+    return settings.tokens(1, seed)
 
 
-def _near_tie(settings: dict[str, Any], seed: int) -> Tokens:
-    task = _plain(settings, seed)
+def near_tie(settings: Settings, seed: int) -> "margin.Tokens":
+    """Data whose second-best token is nearly as good as the optimal one."""
+    task = settings.tokens(3, seed)
     scores = task.scores.copy()
     second, rows = task.others[:, 0], np.arange(len(scores))
     scores[rows, second] = task.optimal_scores - NEAR * (task.optimal_scores - scores[rows, second])
     return task.rescored(scores)
 
 
-def arms(settings: dict[str, Any]) -> dict[str, tuple[Callable[..., Tokens], FactoredAttention]]:
+Data = Callable[[Settings, int], "margin.Tokens"]
+
+
+def arms(settings: Settings) -> "dict[str, tuple[Data, margin.FactoredAttention]]":
     """Name -> data and model of each arm that is expected to fail."""
-    small, large = settings["scale"], settings["large"]
+    small = margin.FactoredAttention(scale=settings.scale)
     return {
-        "rank 1": (_plain, FactoredAttention(1, small)),
-        "rank 2": (_plain, FactoredAttention(2, small)),
-        **{f"init {scale:g}": (_plain, FactoredAttention(scale=scale)) for scale in large},
-        "near tie": (_near_tie, FactoredAttention(scale=small)),
-        "Assumption 1 only": (_scores, FactoredAttention(scale=small)),
+        "rank 1": (_usual, margin.FactoredAttention(1, settings.scale)),
+        "rank 2": (_usual, margin.FactoredAttention(2, settings.scale)),
+        **{f"init {scale:g}": (_usual, margin.FactoredAttention(scale=scale)) for scale in settings.large},
+        "near tie": (near_tie, small),
+        "Assumption 1 only": (_unequal, small),
     }
 
 
-def pair(
-    data: Callable[..., Tokens], model: FactoredAttention, settings: dict[str, Any], grid: np.ndarray, seed: int
+def _pair(data: Data, model: "margin.FactoredAttention", settings: Settings, grid: Grid, seed: int) -> xr.Dataset:
+    return compare(data(settings, seed), model, settings.method, grid, seed)
+
+
+def compare(
+    task: "margin.Tokens", model: "margin.FactoredAttention", method: "margin.MarginFlow", grid: Grid, seed: int
 ) -> xr.Dataset:
-    """Both parametrisations on one instance, norms at unit margin over their optima minus 1."""
-    return compare(data(settings, seed), model, settings["until"], grid, seed)
-
-
-def compare(task: Tokens, model: FactoredAttention, until: float, grid: np.ndarray, seed: int) -> xr.Dataset:
-    """`factored` and `joint` on given data."""
-    best = {name: max_margin(task, name) for name in ("nuclear", "frobenius")}
+    """`factored` and `joint` on given data: norms at unit margin over their optima minus 1, and ranks at the end."""
+    best = {name: margin.max_margin(task, name) for name in ("nuclear", "frobenius")}
     values: dict[str, np.ndarray] = {}
-    numbers: dict[str, Any] = {f"{name}_optimum": one.objective for name, one in best.items()}
+    numbers = {f"{name}_optimum": one.objective for name, one in best.items()}
     numbers["optimum_gap"] = max(one.gap for one in best.values())
     flows = {
-        "factored": simulate(model, task, MarginFlow(until), seed=seed),
-        "joint": simulate(JointAttention(), task, MarginFlow(until)),
+        "factored": simulate(model, task, method, seed=seed),
+        "joint": simulate(margin.JointAttention(), task, method),
     }
     for who, flow in flows.items():
-        margin = flow["margin"].where(flow["margin"] > 0)
-        flow = flow.assign({name: flow[f"{name}_norm"] / margin / best[name].objective - 1 for name in best})
+        norms = measures.unit_margin(flow)
+        flow = flow.assign({name: norms[name] / best[name].objective - 1 for name in best})
         seen = on_norms(flow, grid, ("nuclear", "frobenius", "log_time"))
         values |= {f"{who}_{name}": row for name, row in seen.items()}
         last = flow["weights"].isel(time=[-1])
-        numbers[f"{who}_rank"] = float(count_above(last)[0])
-        numbers[f"{who}_effective_rank"] = float(effective_rank(last)[0])
+        numbers[f"{who}_rank"] = float(measures.count_above(last, RANKED)[0])
+        numbers[f"{who}_effective_rank"] = float(measures.effective_rank(last)[0])
     sizes = np.linalg.svd(best["nuclear"].solution, compute_uv=False)
-    numbers["solution_rank"] = float((sizes > 0.01 * sizes[0]).sum())
+    numbers["solution_rank"] = float((sizes > RANKED * sizes[0]).sum())
     return piece(values, numbers, grid)
 
 
-def _tail(
-    data: Callable[..., Tokens], model: FactoredAttention, settings: dict[str, Any], grid: np.ndarray, seed: int
-) -> xr.Dataset:
-    whole = pair(data, model, settings, grid, seed)
-    names = [f"{who}_{name}" for who in ("factored", "joint") for name in ("nuclear", "frobenius")]
-    last = {name: float(whole[name].values[-1]) for name in names}
-    rank = {
-        name: float(whole[name]) for name in ("factored_rank", "solution_rank", "nuclear_optimum", "frobenius_optimum")
-    }
-    return piece({}, last | rank, grid)
+def _end(data: Data, model: "margin.FactoredAttention", settings: Settings, grid: Grid, seed: int) -> xr.Dataset:
+    """What is kept of a run of another arm: its end."""
+    whole = _pair(data, model, settings, grid, seed)
+    curves = [f"{who}_{name}" for who in ("factored", "joint") for name in ("nuclear", "frobenius")]
+    numbers = ("factored_rank", "solution_rank", "nuclear_optimum", "frobenius_optimum")
+    last = {name: float(whole[name].values[-1]) for name in curves}
+    return piece({}, last | {name: float(whole[name]) for name in numbers}, grid)
 
 
 def smaller(trajectory: Trajectory, norm: str, one: str, other: str) -> np.ndarray:
@@ -140,16 +142,37 @@ def smaller(trajectory: Trajectory, norm: str, one: str, other: str) -> np.ndarr
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the main arm."""
-    facts: dict[str, Any] = {"paper": PAPER, "size": size, "where": "section 4.2, beyond Theorem 5.1"}
+    judge = partial(check, paper=PAPER, size=size, where="section 4.2, beyond Theorem 5.1")
     return [
-        check("K and Q apart have the smaller nuclear norm at unit margin: share of instances",
-              values=np.mean(smaller(trajectory, "nuclear", "factored", "joint")), relation=">=", threshold=0.95,
-              **facts),
-        check("one joint matrix has the smaller Frobenius norm at unit margin: share of instances",
-              values=np.mean(smaller(trajectory, "frobenius", "joint", "factored")), relation=">=", threshold=0.95,
-              **facts),
-        check("nuclear norm of K and Q apart above its optimum at the last norm: median",
-              values=np.median(trajectory["factored_nuclear"].values[-1]), relation="<=", threshold=0.01, **facts),
-        check("Frobenius norm of one joint matrix above its optimum at the last norm: the worst instance",
-              values=trajectory["joint_frobenius"].values[-1], relation="<=", threshold=0.01, **facts),
+        judge("K and Q apart have the smaller nuclear norm at unit margin: share of instances",
+              values=np.mean(smaller(trajectory, "nuclear", "factored", "joint")), relation=">=", threshold=0.95),
+        judge("one joint matrix has the smaller Frobenius norm at unit margin: share of instances",
+              values=np.mean(smaller(trajectory, "frobenius", "joint", "factored")), relation=">=", threshold=0.95),
+        judge("nuclear norm of K and Q apart above its optimum at the last norm: median",
+              values=np.median(trajectory["factored_nuclear"].values[-1]), relation="<=", threshold=0.01),
+        judge("Frobenius norm of one joint matrix above its optimum at the last norm: the worst instance",
+              values=trajectory["joint_frobenius"].values[-1], relation="<=", threshold=0.01),
     ]  # fmt: skip
+
+
+def figure(trajectory: Trajectory) -> "Figure":
+    """Both norms of both parametrisations, ranks, and the arms where the expectation fails."""
+    return figures.margin.general(trajectory)
+
+
+_full = partial(Settings, scale=1e-3, large=(0.3, 1.0), instances=50, until=3000.0)
+
+GENERAL = Experiment(
+    name="margin/general",
+    title="Beyond the theorem: nuclear norm for K and Q apart, Frobenius norm for one matrix, and where it fails",
+    paper=PAPER,
+    sizes={
+        "tiny": Size(5, _full(n=2, length=3, dim=4, large=(1.0,), instances=2, trials=1, until=100.0)),
+        "laptop": Size(70, _full(n=4, length=4, dim=6, trials=5)),
+        "gpu": Size(300, _full(n=8, length=6, dim=16, trials=16)),
+        "paper": Size(1800, _full(n=16, length=8, dim=32, trials=10)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -5,49 +5,49 @@ last norm than at norm 1e3 in nine of ten instances, which a bias that depended 
 claimed but shown: which ω₀ is nearest to the limit at a given norm.
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import xarray as xr
 
+from saddles import figures, margin, measures
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Experiment, Size
 from saddles.core.trajectory import Trajectory
-from saddles.figures.margin import initialisation as figure
-from saddles.margin.convex import max_margin
-from saddles.margin.experiments.table import PAPER, at, gather, norm_grid, on_norms, piece
-from saddles.margin.method import MarginFlow
-from saddles.margin.model import DiagonalAttention
-from saddles.margin.task import Tokens
-from saddles.measures import effective_rank
-from saddles.runtime.progress import bar
+from saddles.margin.experiments.norm_grid import PAPER, Draws, Grid, at, each, gather, norm_grid, on_norms, piece
 
-__all__ = ["claims", "figure", "run"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True, kw_only=True)
+class Settings(Draws):
+    """Settings of initialisation."""
+
+    scales: Annotated[tuple[float, ...], "initial scales ω₀, each on every instance"]
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Every scale on every instance."""
-    grid = norm_grid(1.0, settings["until"])
-    seeds, rows = context.seeds(settings["instances"]), []
-    with bar("margin/initialisation", len(seeds) * len(settings["scales"])) as progress:
-        for seed in seeds:
-            task = Tokens.random(settings["n"], settings["length"], settings["dim"], 3, seed, diagonal=True)
-            optimum, parts = max_margin(task, "l1").objective, []
-            for scale in settings["scales"]:
-                make = partial(_flow, task, optimum, scale, settings["until"], grid)
-                parts.append(context.part(f"seed-{seed}-scale-{scale:g}", make))
-                progress.advance()
-            rows.append(gather(parts, grid, "scale", settings["scales"]))
-    return gather(rows, grid, "instance", seeds, model=DiagonalAttention(settings["scales"]))
+    grid, seeds, scales = norm_grid(1.0, settings.until), context.seeds(settings.instances), settings.scales
+    pieces = {
+        f"seed-{seed}-scale-{scale:g}": partial(_flow, settings, scale, grid, seed)
+        for seed in seeds
+        for scale in scales
+    }
+    parts = each(context, "margin/initialisation", pieces)
+    rows = [gather(parts[k : k + len(scales)], grid, "scale", scales) for k in range(0, len(parts), len(scales))]
+    return gather(rows, grid, "instance", seeds, model=margin.DiagonalAttention(list(scales)))
 
 
-def _flow(task: Tokens, optimum: float, scale: float, until: float, grid: np.ndarray) -> xr.Dataset:
-    flow = simulate(DiagonalAttention(scale), task, MarginFlow(until))
+def _flow(settings: Settings, scale: float, grid: Grid, seed: int) -> xr.Dataset:
+    task = settings.tokens(3, seed, diagonal=True)
+    flow = simulate(margin.DiagonalAttention(scale), task, settings.method)
     flow = flow.assign(
-        excess=flow["nuclear_norm"] / flow["margin"].where(flow["margin"] > 0) / optimum - 1,
-        effective=effective_rank(flow["beta"]),
+        excess=measures.unit_margin(flow)["l1"] / margin.max_margin(task, "l1").objective - 1,
+        effective=measures.effective_rank(flow["beta"]),
     )
     return piece(on_norms(flow, grid, ("excess", "log_time", "effective")), {}, grid)
 
@@ -60,3 +60,26 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         check("the excess over the ℓ1 optimum falls from norm 1e3 to the last one at every ω₀: share of instances",
               paper=PAPER, where="Theorem 4.1", values=fallen.mean(axis=axis), relation=">=", threshold=0.9, size=size),
     ]  # fmt: skip
+
+
+def figure(trajectory: Trajectory) -> "Figure":
+    """The excess against the norm for every scale, and against the scale at some norms."""
+    return figures.margin.initialisation(trajectory)
+
+
+_data = partial(Settings, n=6, length=5, dim=20, scales=(1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0), until=1e7)
+
+INITIALISATION = Experiment(
+    name="margin/initialisation",
+    title="Beyond the theorem: how the initial scale changes the bias at finite norm",
+    paper=PAPER,
+    sizes={
+        "tiny": Size(3, Settings(n=3, length=4, dim=12, scales=(0.1, 1.0), instances=2, until=1e5)),
+        "laptop": Size(30, _data(instances=12)),
+        "gpu": Size(150, _data(instances=50)),
+        "paper": Size(600, _data(instances=200)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -10,24 +10,20 @@ too, and the bound never exceeds the optimum.
 """
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
+from saddles import figures, margin
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Experiment, Size
 from saddles.core.trajectory import Trajectory
-from saddles.figures.margin import kkt as figure
-from saddles.margin.convex import max_margin
-from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
-from saddles.margin.method import MarginFlow
-from saddles.margin.model import DiagonalAttention
-from saddles.margin.task import Tokens
-from saddles.runtime.progress import bar
+from saddles.margin.experiments.norm_grid import PAPER, Grid, ScaledDraws, each, gather, norm_grid, on_norms, piece
 
-__all__ = ["claims", "figure", "run"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NAMES = (
     "margin", "log_time", "kkt_feasibility", "kkt_stationarity", "kkt_slackness", "support_stationarity",
@@ -35,58 +31,78 @@ NAMES = (
 )  # fmt: skip
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
-    """One flow an instance."""
-    grid = norm_grid(100.0, settings["until"])
-    seeds, rows = context.seeds(settings["instances"]), []
-    with bar("margin/kkt", len(seeds)) as progress:
-        for seed in seeds:
-            rows.append(context.part(f"seed-{seed}", partial(_instance, settings, grid, seed)))
-            progress.advance()
-    return gather(rows, grid, "instance", seeds, model=DiagonalAttention(settings["scale"]))
+def run(settings: ScaledDraws, context: Context) -> Trajectory:
+    """One flow per instance."""
+    grid, seeds = norm_grid(100.0, settings.until), context.seeds(settings.instances)
+    rows = each(context, "margin/kkt", {f"seed-{seed}": partial(_instance, settings, grid, seed) for seed in seeds})
+    return gather(rows, grid, "instance", seeds, model=margin.DiagonalAttention(settings.scale))
 
 
-def _instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Dataset:
-    task = Tokens.random(settings["n"], settings["length"], settings["dim"], 3, seed, diagonal=True)
-    model, best = DiagonalAttention(settings["scale"]), max_margin(task, "l1")
-    flow = simulate(model, task, MarginFlow(settings["until"]), keep=["accumulated"])
+def _instance(settings: ScaledDraws, grid: Grid, seed: int) -> xr.Dataset:
+    task = settings.tokens(3, seed, diagonal=True)
+    best = margin.max_margin(task, "l1")
+    flow = simulate(margin.DiagonalAttention(settings.scale), task, settings.method, keep=["accumulated"])
     flow = flow.assign(support_stationarity=("time", _on_support(flow, task, best.solution)))
     there = np.abs(best.solution)[_support(best.solution)]
-    level = float(np.abs(np.log(2 * there / settings["scale"] ** 2)).max())
+    level = float(np.abs(np.log(2 * there / settings.scale**2)).max())
     return piece(on_norms(flow, grid, NAMES), {"optimum": best.objective, "level": level}, grid)
 
 
 def _support(solution: np.ndarray) -> np.ndarray:
+    """Coordinates that are not 0; those of a vertex are exact but for rounding."""
     return np.abs(solution) > 1e-9 * np.abs(solution).max()
 
 
-def _on_support(flow: Trajectory, task: Tokens, solution: np.ndarray) -> np.ndarray:
+def _on_support(flow: Trajectory, task: "margin.Tokens", solution: np.ndarray) -> np.ndarray:
     """max |(Bλ)_j − sign β̂*_j| over the support of the solution, with λ = φ/ln μ; NaN where μ ≤ 1."""
-    there, margin = _support(solution), flow["margin"].values
-    logs = np.log(np.where(margin > 1, margin, np.nan))
+    there, least = _support(solution), flow["margin"].values
+    logs = np.log(np.where(least > 1, least, np.nan))
     push = flow["accumulated"].values @ task.diagonal[:, there] / logs[:, None]
     return np.abs(push - np.sign(solution[there])).max(axis=1)
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the fall of each residual."""
-    facts: dict[str, Any] = {"paper": PAPER, "size": size}
+    judge = partial(check, paper=PAPER, size=size)
     stationarity = trajectory["kkt_stationarity"].values
     last = trajectory.isel(time=-1)
     product = last["support_stationarity"].values * np.log(last["margin"].values) / trajectory["level"].values
     slack, gap = trajectory["kkt_slackness"].values, trajectory["certified_gap"].values
     bound = trajectory["dual_objective"].values / trajectory["optimum"].values
     return [
-        check("primal feasibility of β/μ: residual at the end", where="A.5, C2",
-              values=trajectory["kkt_feasibility"].values[-1], relation="<=", threshold=1e-9, **facts),
-        check("stationarity with the proof's λ falls: last over first residual", where="A.5, C1",
-              values=stationarity[-1] / stationarity[0], relation="<=", threshold=1.0, **facts),
-        check("on the solution's support stationarity is D/ln μ, D = max|ln(2|β̂*|/ω₀²)|: median relative error",
-              where="A.5, C1, (37)", values=np.median(np.abs(product - 1)), relation="<=", threshold=0.1, **facts),
-        check("complementary slackness with the proof's λ falls: last over first residual", where="A.5, C3",
-              values=slack[-1] / slack[0], relation="<=", threshold=1.0, **facts),
-        check("φ/‖Bφ‖∞ is dual feasible: its objective over the optimum", where="(ℓ1-SVM), weak duality",
-              values=bound, relation="<=", threshold=1 + 1e-9, **facts),
-        check("the gap certified by φ/‖Bφ‖∞ falls: last over first", where="A.5",
-              values=gap[-1] / gap[0], relation="<=", threshold=1.0, **facts),
+        judge("primal feasibility of β/μ: residual at the end", where="A.5, C2",
+              values=trajectory["kkt_feasibility"].values[-1], relation="<=", threshold=1e-9),
+        judge("stationarity with the proof's λ falls: last over first residual", where="A.5, C1",
+              values=stationarity[-1] / stationarity[0], relation="<=", threshold=1.0),
+        judge("on the solution's support stationarity is D/ln μ, D = max|ln(2|β̂*|/ω₀²)|: median relative error",
+              where="A.5, C1, (37)", values=np.median(np.abs(product - 1)), relation="<=", threshold=0.1),
+        judge("complementary slackness with the proof's λ falls: last over first residual", where="A.5, C3",
+              values=slack[-1] / slack[0], relation="<=", threshold=1.0),
+        judge("φ/‖Bφ‖∞ is dual feasible: its objective over the optimum", where="(ℓ1-SVM), weak duality",
+              values=bound, relation="<=", threshold=1 + 1e-9),
+        judge("the gap certified by φ/‖Bφ‖∞ falls: last over first", where="A.5",
+              values=gap[-1] / gap[0], relation="<=", threshold=1.0),
     ]  # fmt: skip
+
+
+def figure(trajectory: Trajectory) -> "Figure":
+    """The residuals against the norm, with both kinds of multipliers."""
+    return figures.margin.kkt(trajectory)
+
+
+_data = partial(ScaledDraws, n=6, length=5, dim=20, scale=0.5, until=1e9)
+
+KKT = Experiment(
+    name="margin/kkt",
+    title="The three KKT residuals fall along the path, with the proof's multipliers and with dual feasible ones",
+    paper=PAPER,
+    sizes={
+        "tiny": Size(3, ScaledDraws(n=3, length=4, dim=12, scale=0.5, instances=2, until=1e5)),
+        "laptop": Size(8, _data(instances=10)),
+        "gpu": Size(60, _data(instances=50)),
+        "paper": Size(240, _data(instances=200)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -7,73 +7,79 @@ is below that of the ℓ2 max-margin solution, the bias of one trained β, in ni
 all it must beat the other bias).
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import xarray as xr
 
+from saddles import figures, margin, measures
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Experiment, Size
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
-from saddles.figures.margin import real_tokens as figure
-from saddles.margin.assumptions import check_assumptions
-from saddles.margin.certificate import InfeasibleError
-from saddles.margin.convex import max_margin
 from saddles.margin.experiments.general import compare
-from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
-from saddles.margin.method import MarginFlow
-from saddles.margin.model import DiagonalAttention, FactoredAttention
-from saddles.margin.text import Embedding, embed, read_words, sequences
-from saddles.runtime.progress import bar
+from saddles.margin.experiments.norm_grid import PAPER, Draws, Grid, each, gather, norm_grid, on_norms, piece
 
-__all__ = ["claims", "figure", "run"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRIES = 50
+"""Draws of sequences before the search for separable ones gives up."""
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True, kw_only=True)
+class Settings(Draws):
+    """Settings of real-tokens."""
+
+    text: Annotated[str, "data set whose words are the tokens"]
+    words: Annotated[int, "words that are read of it"]
+    vocabulary: Annotated[int, "most frequent words that get a vector"]
+    scale: Annotated[float, "standard deviation of the entries of K and Q at the start"]
+    omega: Annotated[float, "initial scale ω₀ of the diagonal layer"]
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Diagonal, factored and joint flows on draws of sequences from the text."""
-    made = embed(read_words(settings["text"], settings["words"]), settings["vocabulary"], settings["dim"])
-    return flows(made, settings, context)
+    words = margin.text.read_words(settings.text, settings.words)
+    embedding = margin.text.embed(words, settings.vocabulary, settings.dim)
+    grid, seeds = norm_grid(1.0, settings.until), context.seeds(settings.instances)
+    pieces = {f"seed-{seed}": partial(_instance, embedding, settings, grid, seed) for seed in seeds}
+    return gather(each(context, "margin/real-tokens", pieces), grid, "instance", seeds, text=settings.text)
 
 
-def flows(made: Embedding, settings: dict[str, Any], context: Context) -> Trajectory:
-    """The same from an embedding that is there already."""
-    grid = norm_grid(1.0, settings["until"])
-    seeds, rows = context.seeds(settings["instances"]), []
-    with bar("margin/real-tokens", len(seeds)) as progress:
-        for seed in seeds:
-            rows.append(context.part(f"seed-{seed}", partial(_instance, made, settings, grid, seed)))
-            progress.advance()
-    return gather(rows, grid, "instance", seeds, text=settings["text"])
-
-
-def _instance(made: Embedding, settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Dataset:
-    task, best = _separable(made, settings, seed)
-    wide = compare(task, FactoredAttention(scale=settings["scale"]), settings["until"], grid, seed)
-    flow = simulate(DiagonalAttention(settings["omega"]), task, MarginFlow(settings["until"]))
-    flow = flow.assign(l1=flow["nuclear_norm"] / flow["margin"].where(flow["margin"] > 0) / best.objective - 1)
-    other = np.abs(max_margin(task, "frobenius", diagonal=True).solution).sum() / best.objective - 1
-    checked = {one.name: one.value for one in check_assumptions(task).checks}
-    values = {"diagonal_l1": on_norms(flow, grid, ("l1",))["l1"]}
+def _instance(embedding: "margin.text.Embedding", settings: Settings, grid: Grid, seed: int) -> xr.Dataset:
+    task, best = _separable(embedding, settings, seed)
+    wide = compare(task, margin.FactoredAttention(scale=settings.scale), settings.method, grid, seed)
+    flow = simulate(margin.DiagonalAttention(settings.omega), task, settings.method)
+    flow = flow.assign(l1=measures.unit_margin(flow)["l1"] / best.objective - 1)
+    other = np.abs(margin.max_margin(task, "frobenius", diagonal=True).solution).sum() / best.objective - 1
+    checked = {one.name: one.value for one in margin.check_assumptions(task).checks}
     numbers = {
         "l1_optimum": best.objective, "l2_solution_l1": float(other),
-        "initial_loss": checked["3 initial loss"],
-        "score_spread": checked["2 equal other scores"],
+        "initial_loss": checked["3 initial loss"], "score_spread": checked["2 equal other scores"],
     }  # fmt: skip
-    return wide.merge(piece(values, numbers, grid), combine_attrs="override")
+    alone = piece({"diagonal_l1": on_norms(flow, grid, ("l1",))["l1"]}, numbers, grid)
+    return wide.merge(alone, combine_attrs="override")
 
 
-def _separable(made: Embedding, settings: dict[str, Any], seed: int) -> tuple[Any, Any]:
+def _separable(
+    embedding: "margin.text.Embedding", settings: Settings, seed: int
+) -> "tuple[margin.Tokens, margin.Certified]":
     """The first draw that a diagonal W separates, with its ℓ1 optimum."""
-    for attempt in range(50):
-        task, _ = sequences(made, settings["n"], settings["length"], seed + attempt)
+    for attempt in range(TRIES):
+        task, _ = margin.text.sequences(embedding, settings.n, settings.length, seed + attempt)
         try:
-            return task, max_margin(task, "l1")
-        except InfeasibleError:
+            return task, margin.max_margin(task, "l1")
+        except margin.InfeasibleError:
             continue
+<<<<<<< HEAD
     raise SaddlesError("No diagonal W separates any of 50 draws of sequences. Raise `dim` or lower `n`.")
+=======
+    raise SaddlesError(f"No diagonal W separates any of {TRIES} draws of sequences. Raise dim, or lower n.")
+>>>>>>> margin
 
 
 def _share(values: np.ndarray, fine: np.ndarray) -> float:
@@ -82,18 +88,42 @@ def _share(values: np.ndarray, fine: np.ndarray) -> float:
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the runs that separate."""
-    facts: dict[str, Any] = {
-        "paper": PAPER, "size": size, "where": "section 4.2, beyond the theorems", "relation": ">=", "threshold": 0.9,
-    }  # fmt: skip
+    judge = partial(
+        check, paper=PAPER, size=size, where="section 4.2, beyond the theorems", relation=">=", threshold=0.9
+    )
     last = {name: trajectory[name].values[-1] for name in
             ("factored_nuclear", "factored_frobenius", "joint_nuclear", "joint_frobenius", "diagonal_l1")}  # fmt: skip
     both = np.isfinite(last["factored_nuclear"]) & np.isfinite(last["joint_nuclear"])
     alone = np.isfinite(last["diagonal_l1"])
     return [
-        check("K and Q apart have the smaller nuclear norm at unit margin: share of runs that separate",
-              values=_share(last["factored_nuclear"] < last["joint_nuclear"], both), **facts),
-        check("one joint matrix has the smaller Frobenius norm at unit margin: share of runs that separate",
-              values=_share(last["joint_frobenius"] < last["factored_frobenius"], both), **facts),
-        check("a diagonal layer has a smaller ℓ1 norm than the ℓ2 solution: share of runs that separate",
-              values=_share(last["diagonal_l1"] < trajectory["l2_solution_l1"].values, alone), **facts),
+        judge("K and Q apart have the smaller nuclear norm at unit margin: share of runs that separate",
+              values=_share(last["factored_nuclear"] < last["joint_nuclear"], both)),
+        judge("one joint matrix has the smaller Frobenius norm at unit margin: share of runs that separate",
+              values=_share(last["joint_frobenius"] < last["factored_frobenius"], both)),
+        judge("a diagonal layer has a smaller ℓ1 norm than the ℓ2 solution: share of runs that separate",
+              values=_share(last["diagonal_l1"] < trajectory["l2_solution_l1"].values, alone)),
     ]  # fmt: skip
+
+
+def figure(trajectory: Trajectory) -> "Figure":
+    """Both norms on real tokens, and the diagonal layer against both of its candidates."""
+    return figures.margin.real_tokens(trajectory)
+
+
+_text = partial(Settings, text="wikitext2", words=300_000, vocabulary=1000, scale=1e-3, omega=0.5, until=1e4)
+
+REAL_TOKENS = Experiment(
+    name="margin/real-tokens",
+    title="Beyond the theorem: the same on word vectors of real text",
+    paper=PAPER,
+    needs=("wikitext2",),
+    sizes={
+        "tiny": Size(5, _text(words=30_000, vocabulary=300, n=2, length=4, dim=12, instances=2, until=1e3)),
+        "laptop": Size(45, _text(n=4, length=5, dim=24, instances=20)),
+        "gpu": Size(150, _text(n=6, length=6, dim=32, instances=50)),
+        "paper": Size(600, _text(n=8, length=8, dim=48, instances=50)),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)
