@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from saddles.protocols import ArrayLike
 
 Relation = Literal["<=", ">="]
 Verdict = Literal["holds", "fails", "not_applicable"]
@@ -40,7 +41,7 @@ def check(
     *,
     paper: str,
     where: str,
-    values: npt.ArrayLike,
+    values: ArrayLike,
     relation: Relation,
     threshold: float,
     size: str,

@@ -75,11 +75,7 @@ def _separable(
             return task, margin.max_margin(task, "l1")
         except margin.InfeasibleError:
             continue
-<<<<<<< HEAD
-    raise SaddlesError("No diagonal W separates any of 50 draws of sequences. Raise `dim` or lower `n`.")
-=======
     raise SaddlesError(f"No diagonal W separates any of {TRIES} draws of sequences. Raise dim, or lower n.")
->>>>>>> margin
 
 
 def _share(values: np.ndarray, fine: np.ndarray) -> float:
