@@ -29,11 +29,11 @@ def rank_growth(heads: xr.Dataset, share: float = SHARE) -> xr.Dataset:
     need(heads, "singular_value")
     values = heads["singular_value"]
     if values.dims[0] != "time" or values.dims[-1] != "index":
-        raise SaddlesError.about(
-            f"singular_value over {values.dims} came", "(time, …, index) is measured", "give the group `heads`"
+        raise SaddlesError(
+            f"singular_value must have the dimensions (time, …, index); it has {values.dims}. Give the group `heads`."
         )
     if not 0 < share < 1:
-        raise SaddlesError.about(f"share={share} came", "a share between 0 and 1 is needed", "0.1 is usual")
+        raise SaddlesError.must_be("share", "between 0 and 1", share)
     level = share * values.max(["time", "index"])
     if "noise_floor" in heads:
         level = np.maximum(level, heads["noise_floor"].fillna(0.0))
