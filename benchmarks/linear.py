@@ -3,6 +3,7 @@
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.timing import best_of, product_rate
@@ -11,8 +12,10 @@ from saddles.core.experiment import Context, find
 from saddles.linear.experiments.scaling import network, rate, width
 from saddles.linear.model import TwoLayer
 from saddles.linear.observe import observer_of
-from saddles.linear.simulate import descend
-from saddles.linear.task import Denoising
+from saddles.linear.simulate import slope
+from saddles.linear.task import Denoising, check_task
+from saddles.runtime.precision import in_double_precision
+from saddles.solvers.descent import descended
 from saddles.solvers.methods import GradientDescent
 
 DIM, GAMMAS = 200, (2.25, -1.85)
@@ -34,10 +37,11 @@ def wide_jax(first: jax.Array, second: jax.Array, observed: jax.Array, pace: flo
 
 
 def reduced_seconds(model: TwoLayer, task: Denoising, pace: float, steps: int = 200) -> float:
-    """Seconds a step of the reduced network."""
-    observer = observer_of(task, (), 1, "float64", ("singular_value",))
-    start = jax.device_put(model.start(task, 0))
-    many = jax.jit(lambda z: jax.lax.fori_loop(0, steps, lambda i, s: descend(s, (observer, pace)), z))
+    """Seconds per step of the reduced network."""
+    observer = observer_of(check_task(task), (), 1, "float64", ("singular_value",))
+    start = jax.device_put(model.start(task))
+    rate = jnp.asarray(pace)
+    many = jax.jit(lambda z: jax.lax.fori_loop(0, steps, lambda i, s: descended(slope, s, observer, rate), z))
     return best_of(lambda: jax.block_until_ready(many(start))) / steps
 
 
@@ -84,12 +88,13 @@ def diagram(full: bool) -> None:
     size = "paper" if full else "laptop"
     row = find("linear/figure-2")
     began = time.perf_counter()
-    made = row.load().run(row.settings(size), Context(size=size))
+    result = row.run(row.settings(size), Context(size=size))
     seconds = time.perf_counter() - began
-    cells, steps = made["steps"].size, int(made["steps"].sum())
+    cells, steps = result["steps"].size, int(result["steps"].sum())
     print(f"phase diagram, size {size}: {cells} cells, {steps} steps of descent, {seconds:.0f} s")
 
 
+@in_double_precision
 def main(full: bool) -> None:
     one_step()
     width_is_free()

@@ -30,7 +30,7 @@ measured = saddles.simulate(model, task, method)
 
 # %%
 # Every result is an ``xarray.Dataset`` whose first axis is ``time``. Axes have names, and the
-# attributes say what made it.
+# attributes say where it comes from.
 
 measured
 
@@ -46,8 +46,9 @@ measured
 # .. math:: A^{\prime} = -\sqrt{AA^\top + \sigma^4 w^2 I}\; G
 #           - G\, \sqrt{A^\top A + \sigma^4 w^2 I}, \qquad G = \nabla C(A).
 #
-# None of them sees the run. Each gets the initial matrix A(0) and the number σ²w, and no
-# more.
+# None of them sees the run. Each gets the initial matrix A(0) and the number σ²w, and
+# nothing else. Given a method, a theory takes the same steps as the run; without one it is
+# the continuous flow.
 
 theories = {
     "self-consistent": SelfConsistent(method),
@@ -142,5 +143,5 @@ many = saddles.simulate(model, task, method, seed=[0, 1, 2])
 print(dict(many["test_error"].sizes))
 
 # %%
-# Where to go on: :doc:`a figure of the paper <2_reproduce_a_figure>`, :doc:`the lab's page
+# Where to go next: :doc:`a figure of the paper <2_reproduce_a_figure>`, :doc:`the lab's page
 # </linear>`, or :doc:`a theory of your own <5_add_your_own_theory>`.

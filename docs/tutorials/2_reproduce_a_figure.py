@@ -42,23 +42,23 @@ print(f"{record['size']}, {record['wall_time_s']:.0f} s, {record['machine']['pro
 print(sorted(file.name for file in done.folder.iterdir()))
 
 # %%
-# What became of the claims
-# -------------------------
+# Claim verdicts
+# --------------
 #
 # A claim is a sentence of the paper as a check: a number, a relation, a threshold that the
 # experiment's module justifies. The exit code of ``saddles run`` is 1 if one of them fails.
 
 for claim in done.claims:
-    asked = f"{claim.relation} {claim.threshold:g}"
-    print(f"{claim.verdict:6s} {claim.value:10.3g} {asked:9s} {claim.claim[:65]}…")
+    bound = f"{claim.relation} {claim.threshold:g}"
+    print(f"{claim.verdict:6s} {claim.value:10.3g} {bound:9s} {claim.claim[:65]}…")
 
 # %%
 # The figure
 # ----------
 #
 # It is drawn from the stored trajectory and from nothing else. Dashed is Algorithm 1 of the
-# paper, which knows no α: it is the limit α → 0. The smaller the start, the closer the curves
-# come.
+# paper, which does not depend on α: it is the limit α → 0. The smaller the start, the closer
+# the curves come.
 
 from saddles.core.experiment import find
 
@@ -115,6 +115,6 @@ print("predicted", predicted["stage_coordinate"].values)
 print(f"{flow.attrs['gradient_evaluations']} gradients")
 
 # %%
-# Where to go on: :doc:`the lab's page </diagonal>` says what is exact and what is not; all
-# claims stand in one table; :doc:`the next tutorial <3_watch_a_fine_tune>` asks the same
+# Where to go next: :doc:`the lab's page </diagonal>` says what is exact and what is not; all
+# claims are listed in one table; :doc:`the next tutorial <3_watch_a_fine_tune>` asks the same
 # question of a real transformer.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from saddles.protocols import ArrayLike
+from saddles.runtime.files import write_json
 
 Relation = Literal["<=", ">="]
 Verdict = Literal["holds", "fails", "not_applicable"]
@@ -18,9 +19,9 @@ Verdict = Literal["holds", "fails", "not_applicable"]
 class Claim:
     """One claim and its verdict.
 
-    `value` is the worst over the seeds, `spread` the largest minus the smallest, `seeds`
-    how many independent runs stand behind it. `reason` explains a verdict that is not
-    plain: what failed, or which assumption does not hold at this size.
+    `value` is the worst over the seeds, `spread` the largest minus the smallest, `seeds` how many independent runs
+    there were. `reason` explains a verdict other than `holds`: what failed, or which assumption is broken at this
+    size.
     """
 
     claim: str
@@ -80,17 +81,14 @@ def check(
 
 def write_claims(claims: Sequence[Claim], file: Path) -> None:
     """Write `claims.json`: a list of objects, numbers that are not finite as null."""
-    file.write_text(
-        json.dumps([_finite(asdict(claim)) for claim in claims], indent=2, ensure_ascii=False) + "\n", "utf-8"
-    )
+    write_json(file, [_finite(asdict(claim)) for claim in claims])
 
 
 def read_claims(file: Path) -> list[Claim]:
     """Read `claims.json` back."""
     rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
-    empty: Any = float("nan")
-    return [Claim(**{k: empty if v is None else v for k, v in row.items()}) for row in rows]
+    return [Claim(**{key: float("nan") if value is None else value for key, value in row.items()}) for row in rows]
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
+def _finite(row: dict[str, object]) -> dict[str, object]:
+    return {key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in row.items()}

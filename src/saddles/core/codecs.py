@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from saddles.errors import SaddlesError
 
@@ -31,7 +30,7 @@ def check_codecs(store: Path) -> None:
                 )
 
 
-def _codecs(facts: Any) -> Iterator[str]:
+def _codecs(facts: object) -> Iterator[str]:
     """Names under `compressor`, `filters` and `codecs`, at any depth."""
     if isinstance(facts, list):
         for part in facts:
@@ -44,7 +43,7 @@ def _codecs(facts: Any) -> Iterator[str]:
                 yield from _codecs(value)
 
 
-def _named(value: Any) -> Iterator[str]:
+def _named(value: object) -> Iterator[str]:
     for part in value if isinstance(value, list) else [value]:
         if isinstance(part, dict):
             yield str(part.get("id", part.get("name", "")))

@@ -37,8 +37,8 @@ def find_data() -> dict[str, Path | None]:
 
 def require_data(names: tuple[str, ...]) -> None:
     """Refuse to start without these data sets."""
-    found = find_data()
-    missing = [name for name in names if found.get(name) is None]
+    places = find_data()
+    missing = [name for name in names if places.get(name) is None]
     if missing:
         raise MissingDataError(
             f"The data set {', '.join(missing)} was not found. Set SADDLES_DATA or use --data FOLDER with "

@@ -5,7 +5,6 @@ import functools
 import importlib.metadata
 import os
 import platform
-from typing import Any
 
 import numpy as np
 
@@ -24,13 +23,13 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _installed() -> dict[str, str]:
-    found = {}
+    known = {}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            known[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return known
 
 
 def _processor() -> str:
@@ -51,7 +50,7 @@ def _memory_gib() -> float | None:
         return None
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, str | int | float | None]:
     """Facts about this machine that explain a wall time; nothing that identifies it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {

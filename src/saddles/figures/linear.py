@@ -2,6 +2,7 @@
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -48,7 +49,8 @@ def figure_1(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _boundaries(axis, gamma_variance: np.ndarray, gamma_w: np.ndarray) -> None:
+def _boundaries(axis: Axes, gamma_variance: np.ndarray, gamma_w: np.ndarray) -> None:
+    # a white line below each boundary keeps it visible on every colour
     axis.plot(gamma_variance, 1 - gamma_variance, color="white", linewidth=3.2)
     axis.plot(
         gamma_variance,
@@ -125,7 +127,7 @@ def theorem_1(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _spread(axis, across: np.ndarray, values: xr.DataArray, colour: str, words: str) -> None:
+def _spread(axis: Axes, across: np.ndarray, values: xr.DataArray, colour: str, words: str) -> None:
     """Median over seeds as a line with dots, the range as a band."""
     rows = values.transpose("seed", ...).values
     axis.fill_between(across, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)

@@ -18,7 +18,7 @@ def phase(gamma_w: float, gamma_variance: float) -> Phase:
     belong to the later regime of the list.
     """
     if not (math.isfinite(gamma_w) and math.isfinite(gamma_variance)):
-        raise SaddlesError(f"`gamma_w` and `gamma_variance` must be finite; got {gamma_w} and {gamma_variance}.")
+        raise SaddlesError.must_be("gamma_w", "finite, like `gamma_variance`", (gamma_w, gamma_variance))
     if gamma_w < 1:
         return "underparametrised"
     if 2 * gamma_variance + gamma_w > 0:
@@ -30,8 +30,8 @@ def _check_active(dim: int, gamma_w: float, gamma_variance: float) -> float:
     distance = 1 - gamma_w - gamma_variance
     if dim < 2 or distance <= 0:
         raise SaddlesError(
-            f"A recovery time exists only where γ_w + γ_σ² < 1; got {gamma_w} and {gamma_variance} at dimension {dim}. "
-            "Lower the variance."
+            f"A recovery time exists only where d ≥ 2 and γ_w+γ_σ² < 1; got d = {dim}, γ_w = {gamma_w:g}, "
+            f"γ_σ² = {gamma_variance:g}. Lower the variance."
         )
     return distance
 
@@ -43,18 +43,16 @@ def recovery_time(dim: int, gamma_w: float, gamma_variance: float, spectrum: Seq
         c = min|a_k − a_j| a_K² / max|a_k² − a_j²| over pairs with a_k ≠ a_j.
 
     It is an upper bound; `leading_time` is what is seen. c is undefined for K = 1 and for
-    equal a_i: then there is no pair to take it over, and this says so.
+    equal a_i, where there is no pair to take it over: that is refused.
     """
     distance = _check_active(dim, gamma_w, gamma_variance)
     values = sorted(spectrum, reverse=True)
     pairs = [(a, b) for i, a in enumerate(values) for b in values[i + 1 :] if a != b]
     if not pairs or values[-1] <= 0:
         raise SaddlesError.must_be(
-            "spectrum",
-            "positive numbers of which two differ, for the constant c(a_1..a_K) of Theorem 2",
-            list(spectrum),
-            "`leading_time` needs a_K alone",
-        )
+            "spectrum", "two different positive a_i at least, for Theorem 2's constant c(a_1..a_K)", list(spectrum),
+            "Use leading_time, which needs a_K alone",
+        )  # fmt: skip
     smallest = values[-1]
     c = min(a - b for a, b in pairs) * smallest**2 / max(a**2 - b**2 for a, b in pairs)
     factor = distance / smallest + 2 * max(1, 2 * distance) / c + max(1, 2 * distance) / (2 * smallest)
@@ -64,7 +62,7 @@ def recovery_time(dim: int, gamma_w: float, gamma_variance: float, spectrum: Seq
 def leading_time(dim: int, gamma_w: float, gamma_variance: float, spectrum: Sequence[float]) -> float:
     """Δ/(4a_K) · d log d: when the weakest signal mode has grown from σ²w to a_K d.
 
-    A lazy mode grows by 4a_K/d a unit of gradient time, from σ²w = d^{1−Δ} to d.
+    A lazy mode grows at the rate 4a_K/d, from σ²w = d^{1−Δ} to d.
     """
     distance = _check_active(dim, gamma_w, gamma_variance)
     return distance / (4 * min(spectrum)) * dim * math.log(dim)

@@ -104,7 +104,7 @@ def exponential_tail(output: xr.DataArray, target: xr.DataArray, near: float = 0
         output: (time, ..., coordinate), times may be spaced at will.
         target: (..., coordinate).
 
-    Returns over the other axes `rate`, `low` and `high` (its 95 % interval by Student's t), `fit` (R² of log speed
+    Returns, over the other axes, `rate`, `low` and `high` (its 95 % interval by Student's t), `fit` (R² of log speed
     against time), `instants` (how many were used); NaN where fewer than four are left.
     """
     pace = speed(output).transpose("time", ...)
@@ -112,13 +112,13 @@ def exponential_tail(output: xr.DataArray, target: xr.DataArray, near: float = 0
     gap = away.transpose(*pace.dims).values.reshape(pace.sizes["time"], -1)
     clock, y = pace["time"].values, pace.values.reshape(pace.sizes["time"], -1)
     names = ("rate", "low", "high", "fit", "instants")
-    found = np.full((len(names), y.shape[1]), np.nan)
+    table = np.full((len(names), y.shape[1]), np.nan)
     for k in range(y.shape[1]):
         if np.isfinite(y[:, k]).any():
-            found[:, k] = _tail(clock, y[:, k], gap[:, k], near)
+            table[:, k] = _tail(clock, y[:, k], gap[:, k], near)
     dims, shape = pace.dims[1:], pace.shape[1:]
     coords = {name: pace.coords[name] for name in dims if name in pace.coords}
-    return xr.Dataset({name: (dims, row.reshape(shape)) for name, row in zip(names, found, strict=True)}, coords=coords)
+    return xr.Dataset({name: (dims, row.reshape(shape)) for name, row in zip(names, table, strict=True)}, coords=coords)
 
 
 def _tail(clock: np.ndarray, pace: np.ndarray, gap: np.ndarray, near: float) -> list[float]:
@@ -141,12 +141,14 @@ def order_homomorphism(loss: xr.DataArray) -> xr.DataArray:
     """
     names = [str(name) for name in loss["point"].values]
     if len({len(name) for name in names}) != 1 or set("".join(names)) - {"0", "1"}:
-        raise SaddlesError.must_be("point", "names that are bits of one length, such as '0110'", names[:3])
+        raise SaddlesError.must_be("point", "named by bits of one length, such as '0110'", names[:3])
     bits = np.array([[int(bit) for bit in name] for name in names])
     below = (bits[:, None] <= bits[None, :]).all(axis=-1) & (bits[:, None] != bits[None, :]).any(axis=-1)
     u, v = np.nonzero(below)
     if not len(u):
-        raise SaddlesError.must_be("point", "names of which at least two can be compared", names, "Add the whole cube")
+        raise SaddlesError(
+            f"Two of the points must be comparable, such as '01' and '11'; got {', '.join(names)}. Add the whole cube."
+        )
     ordered = loss.transpose(..., "point").values
     share = (ordered[..., u] <= ordered[..., v]).mean(axis=-1)
     return (

@@ -8,9 +8,11 @@ so its squared condition costs 1e-8, less than the input's own rounding.
 """
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 ROUNDING = float(np.sqrt(1 / (8 * np.log(2))))
 """Root mean square of the rounding error over that of the numbers, in units of the unit roundoff,
@@ -21,7 +23,39 @@ _CHUNK = 1 << 22
 """Entries of a matrix that are turned into float64 at a time."""
 
 
-def change_spectrum(left: Any, right: Any, left_start: Any, right_start: Any) -> Any:
+@runtime_checkable
+class Tensor(Protocol):
+    """What a NumPy array and a torch tensor have in common, as far as it is used here.
+
+    Results are `Any`: each library returns arrays of its own.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the entries."""
+        ...
+
+    def swapaxes(self, first: int, second: int, /) -> Any:
+        """Exchange two axes."""
+        ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...  # slices and masks, as each library has them
+
+    def __matmul__(self, other: Any, /) -> Any: ...  # with an array of the same library
+
+    def __sub__(self, other: Any, /) -> Any: ...  # as above
+
+
+T = TypeVar("T", bound=Tensor)
+"""One library's array: NumPy in, NumPy out; torch in, torch out, on the same device."""
+
+
+def change_spectrum(left: T, right: T, left_start: T, right_start: T) -> T:
     """Singular values of L Rᵀ − L₀ R₀ᵀ, largest first: (…, d, h) factors give (…, 2h) values, or d if that is less.
 
     With dL = L − L₀ and dR = R − R₀ the change is [dL, L₀]·[R, dR]ᵀ, in which nothing large
@@ -31,7 +65,7 @@ def change_spectrum(left: Any, right: Any, left_start: Any, right_start: Any) ->
     return change_and_floor(left, right, left_start, right_start)[0]
 
 
-def change_and_floor(left: Any, right: Any, left_start: Any, right_start: Any) -> tuple[Any, Any]:
+def change_and_floor(left: T, right: T, left_start: T, right_start: T) -> tuple[T, Any]:
     """`change_spectrum`, and the largest singular value that rounding of the stored factors alone gives.
 
     Noise N of size s in L (see `matrix_floor`) enters as N Rᵀ, whose norm is s (√d ‖R‖ + ‖R‖_F)
@@ -52,13 +86,13 @@ def change_and_floor(left: Any, right: Any, left_start: Any, right_start: Any) -
     return values, sum(term**2 for term in terms) ** 0.5
 
 
-def product_spectrum(left: Any, right: Any) -> Any:
+def product_spectrum(left: T, right: T) -> T:
     """Singular values of L Rᵀ, largest first, for factors (…, d, h) and (…, e, h) with h below d and e."""
     left, right = _triangle(_working(left)), _triangle(_working(right))
     return spectrum(left @ right.swapaxes(-1, -2))
 
 
-def spectrum(matrix: Any) -> Any:
+def spectrum(matrix: T) -> T:
     """Singular values of a matrix (…, m, n), largest first.
 
     Float64 input: QR of the longer side, then LAPACK's values. Otherwise the Gram matrix of the
@@ -75,21 +109,21 @@ def spectrum(matrix: Any) -> Any:
     return _finite_only(_gram(tall), lambda gram: xp.flip(xp.sqrt(xp.clip(xp.linalg.eigvalsh(gram), 0, None)), (-1,)))
 
 
-def _finite_only(matrix: Any, solve: Any) -> Any:
+def _finite_only(matrix: T, solve: Callable[[T], T]) -> T:
     """Solve what is finite; NaN for a matrix that is not, as in a run that diverged."""
     xp = _namespace(matrix)
     good = xp.isfinite(matrix).all(-1).all(-1)
-    found = solve(xp.where(good[..., None, None], matrix, xp.zeros_like(matrix)))
-    return xp.where(good[..., None], found, xp.full_like(found, float("nan")))
+    values = solve(xp.where(good[..., None, None], matrix, xp.zeros_like(matrix)))
+    return xp.where(good[..., None], values, xp.full_like(values, float("nan")))
 
 
-def frobenius(matrix: Any) -> Any:
+def frobenius(matrix: Tensor) -> Any:
     """Frobenius norm over the last two axes."""
     matrix = _working(matrix)
     return _namespace(matrix).linalg.norm(matrix, None, (-2, -1))
 
 
-def rank_measures(singular_values: Any) -> dict[str, np.ndarray]:
+def rank_measures(singular_values: npt.ArrayLike) -> dict[str, np.ndarray]:
     """What is reported of a spectrum (…, index): ranks and the Frobenius norm; all ranks of zero are 0.
 
     - stable_rank: Σσ² / σ₁².
@@ -108,23 +142,24 @@ def rank_measures(singular_values: Any) -> dict[str, np.ndarray]:
     total = energy.sum(-1)
     share = scaled / np.maximum(scaled.sum(-1, keepdims=True), 1e-300)
     entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)
-    found = {
+    measured = {
         "stable_rank": total,
         "effective_rank": np.where(total > 0, np.exp(entropy), 0.0),
         "energy_rank_90": _energy_rank(energy, 0.90),
         "energy_rank_99": _energy_rank(energy, 0.99),
         "frobenius_norm": top[..., 0] * np.sqrt(total),
     }
-    return {name: np.where(absent, np.nan, value) for name, value in found.items()}
+    return {name: np.where(absent, np.nan, value) for name, value in measured.items()}
 
 
 def _energy_rank(energy: np.ndarray, share: float) -> np.ndarray:
     total = energy.sum(-1, keepdims=True)
+    # the last value reaches 100 % only up to rounding of the sum
     reached = np.cumsum(energy, -1) >= share * total * (1 - 1e-12)
     return np.where(total[..., 0] > 0, reached.argmax(-1) + 1.0, 0.0)
 
 
-def matrix_floor(now: Any, start: Any) -> Any:
+def matrix_floor(now: Tensor, start: Tensor) -> Any:
     """Largest singular value that rounding alone gives to W − W₀, for weights as they are stored.
 
     Rounding errors act like independent noise of root mean square s = 0.425 u ‖W‖_F/√(mn), u the
@@ -136,26 +171,26 @@ def matrix_floor(now: Any, start: Any) -> Any:
     return noise * (rows**0.5 + columns**0.5)
 
 
-def _noise(stored: Any, size: Any) -> Any:
+def _noise(stored: Tensor, size: T) -> T:
     """Root mean square of rounding errors, given the Frobenius norm."""
     rows, columns = stored.shape[-2:]
     unit = float(_namespace(stored).finfo(stored.dtype).eps) / 2
     return ROUNDING * unit * size / (rows * columns) ** 0.5
 
 
-def _norm_bound(matrix: Any) -> Any:
+def _norm_bound(matrix: Tensor) -> Any:
     """σ₁ from above, at most h^(1/16) too large: the 16th Schatten norm, by three squarings of the Gram matrix."""
     matrix = _working(matrix)
     gram = matrix.swapaxes(-1, -2) @ matrix
     xp = _namespace(gram)
     size = xp.linalg.norm(gram, None, (-2, -1))
     gram = gram / xp.where(size > 0, size, xp.ones_like(size))[..., None, None]
-    for _ in range(2):
+    for _ in range(2):  # with the norm below, the third squaring
         gram = gram @ gram
     return size**0.5 * xp.linalg.norm(gram, None, (-2, -1)) ** 0.125
 
 
-def _gram(tall: Any) -> Any:
+def _gram(tall: T) -> T:
     """AᵀA in float64, without a float64 copy of A."""
     xp = _namespace(tall)
     step = max(1, _CHUNK // max(1, tall.shape[-1] * int(np.prod(tall.shape[:-2]))))
@@ -166,23 +201,24 @@ def _gram(tall: Any) -> Any:
     return total
 
 
-def _triangle(tall: Any) -> Any:
+def _triangle(tall: T) -> T:
     """R of a thin QR."""
-    found = _namespace(tall).linalg.qr(tall, mode="r")
-    return found if isinstance(found, np.ndarray) else found[1]
+    result = _namespace(tall).linalg.qr(tall, mode="r")
+    return result if isinstance(result, np.ndarray) else result[1]  # torch returns (empty, R)
 
 
-def _working(array: Any) -> Any:
+def _working(array: T) -> T:
     """The same in float32 or, where it is so already, in float64."""
     xp = _namespace(array)
     return array if array.dtype in (xp.float32, xp.float64) else _cast(array, xp.float32)
 
 
-def _cast(array: Any, dtype: Any) -> Any:
-    return array.astype(dtype) if isinstance(array, np.ndarray) else array.to(dtype)
+def _cast(array: Tensor, dtype: object) -> Any:
+    other: Any = array  # a torch tensor, which has `to`
+    return array.astype(dtype) if isinstance(array, np.ndarray) else other.to(dtype)
 
 
-def _namespace(array: Any) -> Any:
+def _namespace(array: object) -> Any:  # numpy or torch
     if isinstance(array, np.ndarray):
         return np
     return sys.modules[type(array).__module__.partition(".")[0]]

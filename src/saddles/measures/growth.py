@@ -30,10 +30,10 @@ def rank_growth(heads: xr.Dataset, share: float = SHARE) -> xr.Dataset:
     values = heads["singular_value"]
     if values.dims[0] != "time" or values.dims[-1] != "index":
         raise SaddlesError(
-            f"`singular_value` must have the axes (time, …, index); got {values.dims}. Give the group `heads`."
+            f"singular_value must have the dimensions (time, …, index); it has {values.dims}. Give the group `heads`."
         )
     if not 0 < share < 1:
-        raise SaddlesError.must_be("share", "between 0 and 1", share, "0.1 is usual")
+        raise SaddlesError.must_be("share", "between 0 and 1", share)
     level = share * values.max(["time", "index"])
     if "noise_floor" in heads:
         level = np.maximum(level, heads["noise_floor"].fillna(0.0))

@@ -10,9 +10,7 @@ def need(trajectory: xr.Dataset, *names: str) -> None:
     """Refuse a trajectory that lacks variables, and say how to get them."""
     missing = [name for name in names if name not in trajectory]
     if missing:
-        raise SaddlesError(
-            f"The trajectory must have {', '.join(names)}; {', '.join(missing)} is missing. Name it in `keep`."
-        )
+        raise SaddlesError(f"The trajectory must have {', '.join(missing)}. Ask for it with `keep`.")
 
 
 def stable_rank(trajectory: xr.Dataset) -> xr.DataArray:
@@ -28,7 +26,7 @@ def best(trajectory: xr.Dataset, variable: str = "test_error") -> xr.Dataset:
     need(trajectory, variable)
     values = trajectory[variable]
     where = values.argmin("time")
-    found = {variable: values.isel(time=where), "time": trajectory["time"].isel(time=where)}
+    there = {variable: values.isel(time=where), "time": trajectory["time"].isel(time=where)}
     if "step" in trajectory.coords:
-        found["step"] = trajectory["step"].isel(time=where)
-    return xr.Dataset({f"best_{name}": (part.dims, np.asarray(part)) for name, part in found.items()})
+        there["step"] = trajectory["step"].isel(time=where)
+    return xr.Dataset({f"best_{name}": (part.dims, np.asarray(part)) for name, part in there.items()})
