@@ -16,13 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments.orders import DIVERSITY, SIGNAL
+from saddles.concepts import MLP, SGD, Batch, Identity, flow_many, train
+from saddles.concepts.experiments.orders import DIVERSITY, SIGNAL, Case
 from saddles.concepts.experiments.searches import clock, draw
-from saddles.concepts.model import MLP
-from saddles.concepts.observe import test_loss
-from saddles.concepts.sgd import SGD, train
-from saddles.concepts.task import Identity
+from saddles.concepts.observe import point_loss
 from saddles.core.trajectory import make_trajectory
 from saddles.measures import descents
 
@@ -32,10 +29,10 @@ EPOCHS, SAMPLES, BATCH = 40, 5000, 128
 def cases() -> list[tuple[str, MLP, SGD, list[Identity]]]:
     """(name, network, method, tasks) of figures 2a and 2b, 2c, 11 and 12: 26 runs."""
 
-    def tasks(settings: Sequence[Any], dim: int = 64) -> list[Identity]:
+    def tasks(settings: Sequence[Case], dim: int = 64) -> list[Identity]:
         return [Identity(mu, sigma, dim=dim, samples=SAMPLES, rotate=True) for _, mu, sigma in settings]
 
-    usual, detour = [*SIGNAL, *DIVERSITY], [("", (2.0, 4.0), 0.05)]
+    usual, detour = [*SIGNAL, *DIVERSITY], [("signal", (2.0, 4.0), (0.05, 0.05))]
     return [
         ("2a, 2b", MLP(), SGD(0.1, BATCH, EPOCHS), tasks(usual)),
         ("2c high", MLP((64,) * 3), SGD(0.1, BATCH, EPOCHS, "mean"), tasks(detour)),
@@ -49,7 +46,7 @@ def program(precision: str) -> np.ndarray:
     """Seconds (clock, processors) for all runs through the compiled program."""
     began = _now()
     for _, model, method, tasks in cases():
-        train([model] * len(tasks), tasks, [0] * len(tasks), method, precision=precision)
+        train(Batch.grid(model, [[task] for task in tasks], [0], method), precision=precision)
     return _now() - began
 
 
@@ -104,9 +101,9 @@ def seeds(count: int = 10_000) -> tuple[float, float]:
     began = time.perf_counter()
     factors = draw("uniform", 3, 3, count, 0)
     times = clock(task, 1, factors, 400)
-    found, status = flow_many(factors, task.strengths, task.target, times, keep=("output",), rtol=1e-6)
+    flows, status = flow_many(factors, task.strengths, task.target, times, observe=("output",), rtol=1e-6)
     loss = make_trajectory(
-        {"test_loss": (("time", "run"), test_loss(found["output"], task.target))},
+        {"test_loss": (("time", "run"), point_loss(flows["output"], task.target))},
         times,
         unit="gradient time",
         status=status,

@@ -35,8 +35,8 @@ def wide_jax(first: jax.Array, second: jax.Array, observed: jax.Array, pace: flo
 
 def reduced_seconds(model: TwoLayer, task: Denoising, pace: float, steps: int = 200) -> float:
     """Seconds a step of the reduced network."""
-    observer = observer_of(task, ("errors",), 1, "float64")
-    start = jax.device_put(model.start(task.shape, 0))
+    observer = observer_of(task, (), 1, "float64", ("singular_value",))
+    start = jax.device_put(model.start(task, 0))
     many = jax.jit(lambda z: jax.lax.fori_loop(0, steps, lambda i, s: descend(s, (observer, pace)), z))
     return best_of(lambda: jax.block_until_ready(many(start))) / steps
 
@@ -73,7 +73,7 @@ def width_is_free() -> None:
     for _ in range(21):
         for model, seen in zip(models, times, strict=True):
             began = time.perf_counter()
-            simulate(model, task, method, keep=("errors",))
+            simulate(model, task, method, keep=(), skip=("singular_value",))
             seen.append(time.perf_counter() - began)
     typical = [float(np.median(seen[1:])) for seen in times]
     for model, seconds in zip(models, typical, strict=True):

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import saddles
-from saddles.core.experiment import LABS, SIZES, Context, registry
+from saddles.core.experiment import LABS, SIZES, Context, as_dict, registry
 from saddles.core.store import load, save
 
 ROWS = registry()
@@ -21,7 +21,9 @@ REFERENCES = Path(__file__).parents[1] / "docs" / "references.bib"
 @pytest.mark.parametrize("lab", [lab for lab in LABS if lab not in RECORDED])
 def test_lab_has_its_rooms(lab):
     for room, verb in (("simulate", "simulate"), ("theory", "predict")):
-        function = getattr(importlib.import_module(f"saddles.{lab}.{room}"), verb)
+        function = getattr(importlib.import_module(f"saddles.{lab}.{room}"), verb, None)
+        if function is None:  # a method of the models and theories; tests/test_arguments.py looks at those
+            continue
         names = list(inspect.signature(function).parameters)
         assert names[1:2] == ["task"]
         assert {"times", "seed", "keep", "device", "precision"} <= set(names)
@@ -50,8 +52,8 @@ def test_row_is_complete(name):
     assert row.default in row.sizes
     assert set(row.sizes) <= set(SIZES)
     assert row.sizes["tiny"].seconds <= 20
-    first = set(row.sizes["tiny"].settings)
-    assert all(set(size.settings) == first for size in row.sizes.values())
+    first = set(as_dict(row.sizes["tiny"].settings))
+    assert all(set(as_dict(size.settings)) == first for size in row.sizes.values())
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -63,7 +63,7 @@ for claim in done.claims:
 from saddles.core.experiment import find
 
 trajectory = done.trajectory
-figure = find("diagonal/figure-2").load().figure(trajectory)
+figure = find("diagonal/figure-2").figure(trajectory)
 
 # %%
 # Behind the picture
@@ -105,13 +105,13 @@ from saddles import predict, simulate
 from saddles.diagonal import AttentionHead, Flow, Incremental, TeacherStudent
 from saddles.measures import stages
 
-model = AttentionHead(10)
+model = AttentionHead(10, log_alpha=-1000 * math.log(10))
 task = TeacherStudent(model, samples=100, seed=1)
-flow = simulate(model, task, Flow(log_alpha=-1000 * math.log(10), until=40.0))
-foreseen = predict(model, task, Incremental(max_stages=10))
+flow = simulate(model, task, Flow(until=40.0))
+predicted = predict(model, task, Incremental(max_stages=10))
 seen = stages(flow)["stage_coordinate"].values[:10]
-print("seen    ", seen)
-print("foreseen", foreseen["stage_coordinate"].values)
+print("seen     ", seen)
+print("predicted", predicted["stage_coordinate"].values)
 print(f"{flow.attrs['gradient_evaluations']} gradients")
 
 # %%

@@ -30,17 +30,18 @@ class SaddlesError(ValueError):
         return cls(f"`{name}` must be {what}; got {shown(got)}.{f' {hint}.' if hint else ''}")
 
     @classmethod
-    def unknown(cls, kind: str, name: str, known: Iterable[str], otherwise: str = "") -> "SaddlesError":
+    def unknown(cls, kind: str, name: str, known: Iterable[str], otherwise: str = "", of: str = "") -> "SaddlesError":
         """Unknown `kind` 'name', with the closest of the known names.
 
         Args:
             kind: what was looked up, for instance "experiment".
+            of: what the name belongs to, if anything.
             otherwise: what to do where nothing is close; default lists the known names.
         """
         names = list(known)
         near = difflib.get_close_matches(name, names, n=1)
         rest = f"Did you mean {near[0]!r}?" if near else otherwise or f"Known: {', '.join(names)}."
-        return cls(f"Unknown {kind} {name!r}. {rest}")
+        return cls(f"Unknown {kind} {name!r}{f' of {of}' if of else ''}. {rest}")
 
     @classmethod
     def about(cls, came: str, expected: str, hint: str) -> "SaddlesError":

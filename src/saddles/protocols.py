@@ -26,7 +26,6 @@ theories and methods: results then record them field by field. A dataclass field
 given as a list, which adds an axis of its name.
 """
 
-from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -51,12 +50,8 @@ class Model(Protocol):
         self,
         task: Any,  # each lab states what it reads of a task
         method: Any,  # usually a `Method`; a model may ask more of it
-        *,
-        times: np.ndarray | None = None,
-        seed: int = 0,
-        keep: Sequence[str] | None = None,
-        device: str | None = None,
-        precision: str = "float64",
+        *args: Any,
+        **options: Any,  # times, seed, keep, device, precision: those it has a use for (so type checkers read `Any`)
     ) -> xr.Dataset:
         """Train on the task by the method and return the labelled trajectory."""
         ...
@@ -70,12 +65,8 @@ class Theory(Protocol):
         self,
         model: Any,  # the theory states which models it speaks about
         task: Any,
-        *,
-        times: np.ndarray | None = None,
-        seed: int = 0,
-        keep: Sequence[str] | None = None,
-        device: str | None = None,
-        precision: str = "float64",
+        *args: Any,
+        **options: Any,  # as above
     ) -> xr.Dataset:
         """Predict the training of the model on the task."""
         ...

@@ -3,10 +3,12 @@ import pytest
 
 from saddles import SaddlesError, simulate
 from saddles.concepts import MLP, GradientFlow, Identity, SymmetricTwoLayer
+from saddles.concepts.assumptions import check_assumptions, check_weights
 from saddles.concepts.ensemble import flow_many
 from saddles.concepts.failures import failure
-from saddles.concepts.lemmas import assumptions, check_all, least_constants, lemma_curves, lemma_margins
-from saddles.concepts.schedule import events, loss_accounts, stages
+from saddles.concepts.lemmas import least_constants, lemma_curves, lemma_margins
+from saddles.concepts.schedule import events, loss_accounts, predicted_events
+from saddles.core.status import FINISHED
 
 
 def _times(table):
@@ -28,16 +30,16 @@ def test_many_flows_are_the_single_ones():
     times = np.linspace(0, 5, 11)
     found, status = flow_many(
         factors, np.stack([t.strengths for t in tasks]), np.stack([t.target for t in tasks]), times,
-        keep=("output", "major", "jacobian"), rtol=1e-9,
+        observe=("output", "major", "jacobian"), rtol=1e-9,
     )  # fmt: skip
-    assert status == "finished"
+    assert status == FINISHED
     for k, task in enumerate(tasks):
         alone = simulate(SymmetricTwoLayer(factor=factors[k]), task, GradientFlow(), times=times)
         np.testing.assert_allclose(found["jacobian"][:, k], alone["jacobian"], atol=1e-7)
         np.testing.assert_allclose(found["output"][:, k], alone["output"], atol=1e-7)
         np.testing.assert_allclose(found["major"][:, k], np.diagonal(alone["jacobian"], axis1=1, axis2=2), atol=1e-7)
-    with pytest.raises(SaddlesError, match="can be kept"):
-        flow_many(factors, 1.0, 1.0, times, keep=("weights",))
+    with pytest.raises(SaddlesError, match="`observe` must be names out of output"):
+        flow_many(factors, 1.0, 1.0, times, observe=("weights",))
 
 
 def test_failure_within_a_horizon_is_seen_in_the_run(run):
@@ -73,7 +75,7 @@ def test_failure_refuses_what_it_does_not_know():
 
 def test_predicted_events_come_in_the_measured_order_and_time(run):
     model, task, measured = run
-    said, seen = stages(model, task), events(measured)
+    said, seen = predicted_events(model, task), events(measured)
     predicted, found = _times(said), _times(seen)
     assert set(predicted) == set(found)
     for event, when in found.items():
@@ -82,7 +84,7 @@ def test_predicted_events_come_in_the_measured_order_and_time(run):
 
 
 def test_ties_are_never_suppressed_by_each_other():
-    table = stages(SymmetricTwoLayer.uniform(2, 2, 0.2), Identity((1.0, 1.0), 0.1))
+    table = predicted_events(SymmetricTwoLayer.uniform(2, 2, 0.2), Identity((1.0, 1.0), 0.1))
     assert np.isinf(table["at"].values[table["kind"].values == "suppression"]).all()
 
 
@@ -96,22 +98,22 @@ def test_the_test_loss_is_accounted_for(run):
 def test_assumptions_hold_only_at_vanishing_scales():
     a = np.array([1.0, 18.0])
     shape = np.array([[1.5, 1.0], [1.0, 1.5]])
-    assert check_all(1e-66 * shape, a).broken == ()
-    assert check_all(1e-55 * shape, a).broken == ("D.5",)
-    assert check_all(1e-66 * shape, a, corrected=True).broken == ("D.5",)
-    assert check_all(1e-300 * shape, a, corrected=True).broken == ("D.5",)
-    for check in check_all(1e-66 * shape, a).checks:
-        assert check.margin >= -1e-12
+    assert check_weights(1e-66 * shape, a).broken == ()
+    assert check_weights(1e-55 * shape, a).broken == ("D.5",)
+    assert check_weights(1e-66 * shape, a, corrected=True).broken == ("D.5",)
+    assert check_weights(1e-300 * shape, a, corrected=True).broken == ("D.5",)
+    for check in check_weights(1e-66 * shape, a).checks:
+        assert check.value >= -1e-12
 
 
 def test_realistic_starts_break_named_assumptions(run):
     model, task, _ = run
-    found = assumptions(model, task, rate=0.1)
+    found = check_assumptions(model, task, rate=0.1)
     assert {"D.4", "D.5"} <= set(found.broken)
     assert "D.5 is broken" in found.reason
-    flat = assumptions(model, Identity((1.0, 1.5, 2.2), 0.05))
+    flat = check_assumptions(model, Identity((1.0, 1.5, 2.2), 0.05))
     assert "not positive" in flat.reason
-    wide = assumptions(SymmetricTwoLayer.uniform(3, 3, 0.2), Identity((1.0, 2.0), 0.1, dim=3))
+    wide = check_assumptions(SymmetricTwoLayer.uniform(3, 3, 0.2), Identity((1.0, 2.0), 0.1, dim=3))
     assert "d = s" in wide.reason
 
 
@@ -121,7 +123,7 @@ def test_lemmas_hold_where_they_should_and_d_3_has_its_counterexample():
     good = SymmetricTwoLayer(weights=1e-66 * np.array([[1.5, 1.0], [1.0, 1.5]]))
     bad = SymmetricTwoLayer(weights=1e-66 * np.ones((2, 2)))
     for model, broken in ((good, []), (bad, ["D.3"])):
-        found = assumptions(model, task)
+        found = check_assumptions(model, task)
         assert found.broken == ()
         measured = simulate(model, task, GradientFlow(), times=times)
         margins = lemma_margins(measured, lemma_curves(measured, found.constants))

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from saddles import SaddlesError, predict, simulate
-from saddles.concepts import MLP, SGD, Identity, OneLayer, OneLayerTheory
-from saddles.concepts.sgd import train
+from saddles.concepts import MLP, SGD, Batch, Identity, OneLayer, OneLayerTheory, train
+from saddles.core.status import Ending, status_of
 
 
 def _dense(model, task, method, seed):
     """A plain loop in the network's own frame, with the full d × d first layer."""
-    layers = [(jnp.asarray(w), jnp.asarray(b)) for w, b in model.start(task.size, seed)]
+    layers = [(jnp.asarray(w), jnp.zeros(len(w)) if b is None else jnp.asarray(b)) for w, b in model.start(task, seed)]
     data = jnp.asarray(task.data())
 
     def run(layers, x):
@@ -57,13 +57,14 @@ def test_the_program_takes_the_steps_of_a_plain_loop(model, loss):
 
 def test_side_by_side_and_one_after_another_agree(monkeypatch):
     tasks = [Identity((1.0, 2.0), s, dim=4, samples=50, seed=1) for s in (0.1, 0.5)]
-    models = [MLP((4,))] * 2
+    model = MLP((4,))
     method = SGD(0.1, batch=10, epochs=2, save_every=2)
-    together = train(models, tasks, [3, 3], method)
-    monkeypatch.setattr("saddles.concepts.sgd.TINY", 0)
-    apart = train(models, tasks, [3, 3], method)
+    batch = Batch([model] * 2, tasks, [3, 3], method)
+    together = train(batch)
+    monkeypatch.setattr("saddles.concepts.method.TINY", 0)
+    apart = train(batch)
     np.testing.assert_allclose(together["output"], apart["output"], rtol=1e-10, atol=1e-13)
-    alone = simulate(models[1], tasks[1], method, seed=3)
+    alone = simulate(model, tasks[1], method, seed=3)
     np.testing.assert_allclose(together["output"][:, 1], alone["output"], rtol=1e-10, atol=1e-13)
 
 
@@ -96,7 +97,7 @@ def test_hierarchy_ends_at_the_test_point():
 
 def test_what_cannot_be_kept_is_named():
     task = Identity((1.0, 2.0), 0.3, samples=50)
-    with pytest.raises(SaddlesError, match="can be kept"):
+    with pytest.raises(SaddlesError, match="`keep` must be names out of jacobian, hierarchy; got 'weights'"):
         simulate(MLP(), task, SGD(0.1, batch=10), keep=["weights"])
     with pytest.raises(SaddlesError, match="depends on the input"):
         simulate(MLP((2,), "relu"), task, SGD(0.1, batch=10), keep=["jacobian"])
@@ -109,4 +110,17 @@ def test_what_cannot_be_kept_is_named():
 def test_a_run_that_diverges_says_so():
     task = Identity((4.0, 4.0), 0.3, samples=200)
     found = simulate(MLP(), task, SGD(5.0, batch=20, epochs=40))
-    assert found.attrs["status"].startswith("stopped: diverged")
+    assert status_of(found).ending is Ending.DIVERGED
+    assert "smaller rate than 5" in status_of(found).reason
+
+
+def test_times_are_met_by_the_nearest_steps():
+    task = Identity((1.0, 2.0), 0.3, dim=4, samples=50)
+    method = SGD(0.05, batch=20, epochs=4, loss="mean", save_every=1)
+    every = simulate(MLP((3,)), task, method, seed=1)
+    some = simulate(MLP((3,)), task, method, seed=1, times=[0.1, 0.2, 0.4])
+    np.testing.assert_allclose(some["time"], [0.1, 0.2, 0.4], atol=0.0125)
+    np.testing.assert_array_equal(some["step"], [4, 8, 16])
+    np.testing.assert_allclose(some["output"], every["output"].isel(time=[4, 8, 16]), rtol=1e-12)
+    with pytest.raises(SaddlesError, match="Raise `epochs`"):
+        simulate(MLP((3,)), task, method, times=[0.0, 9.0])

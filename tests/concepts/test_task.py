@@ -49,12 +49,12 @@ def test_variance_is_the_square_of_sigma():
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ({"mu": (1.0, 2.0, 3.0), "sigma": 0.1, "dim": 2}, "dim=2"),
+        ({"mu": (1.0, 2.0, 3.0), "sigma": 0.1, "dim": 2}, "`dim` must be at least 3"),
         ({"mu": (-1.0, 2.0), "sigma": 0.1}, "not negative"),
         ({"mu": (1.0, 2.0), "sigma": -0.1}, "not negative"),
         ({"mu": (1.0, 2.0)}, "exactly one"),
         ({"mu": (1.0, 2.0), "sigma": 0.1, "variance": 0.01}, "exactly one"),
-        ({"mu": (1.0, 2.0), "sigma": (0.1, 0.2, 0.3)}, "each concept"),
+        ({"mu": (1.0, 2.0), "sigma": (0.1, 0.2, 0.3)}, "each concept; got 3"),
         ({"mu": (1.0, 0.0), "sigma": (0.1, 0.0)}, "signal or a spread"),
         ({"mu": (1.0, 2.0), "sigma": 0.1, "samples": 0}, "at least 1"),
         ({"mu": (float("nan"),), "sigma": 0.1}, "not negative"),

@@ -11,14 +11,13 @@ FAST = ("figure-2", "linear", "figure-11", "full-head")
 
 
 def _run(row, tmp_path):
-    module = row.load()
-    trajectory = module.run(row.settings("tiny"), Context(seed=0, size="tiny"))
+    trajectory = row.run(row.settings("tiny"), Context(seed=0, size="tiny"))
     assert trajectory.attrs["status"] == "finished"
-    claims = module.claims(trajectory, "laptop")
+    claims = row.claims(trajectory, "laptop")
     stored = load(save(trajectory, tmp_path / "run.zarr"))
-    again = module.claims(stored, "laptop")
+    again = row.claims(stored, "laptop")
     assert [c.value for c in again] == pytest.approx([c.value for c in claims], nan_ok=True)
-    module.figure(stored).savefig(tmp_path / "figure.png")
+    row.figure(stored).savefig(tmp_path / "figure.png")
     return trajectory, claims
 
 

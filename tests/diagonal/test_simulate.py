@@ -1,13 +1,19 @@
 """Simulation: models by dense loops, gradients by hand, the flow against ordinary integration, descent's laws."""
 
+import re
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
-from saddles import simulate
+from saddles import predict, simulate
+from saddles.core.status import FINISHED, Ending, status_of
 from saddles.diagonal import (
     AttentionHead,
     Descent,
@@ -15,14 +21,19 @@ from saddles.diagonal import (
     DiagonalTransformer,
     Flow,
     FullHead,
+    Incremental,
     LinearDiagonal,
+    Network,
     Supervised,
     TeacherStudent,
+    cross_entropy,
     squared_error,
 )
 from saddles.diagonal.risk import risk_of
 from saddles.errors import SaddlesError
 from saddles.measures import balance_drift
+from saddles.solvers.dynamics import Dynamics, Path
+from saddles.solvers.methods import GradientDescent, GradientFlow
 
 
 def _head(x, key_query, value_output):
@@ -81,62 +92,81 @@ def test_teacher_has_zero_loss_and_seeds_differ():
 
 
 def test_flow_equals_ordinary_gradient_flow_of_the_weights():
-    model = AttentionHead(3)
+    model = AttentionHead(3, log_alpha=np.log(1e-2))
     task = TeacherStudent(model, 30, 4, seed=3)
     mean = risk_of(model, task).mean
     both = jax.jit(jax.grad(lambda w: mean(w[0] * w[1])))
-    start = 1e-2 * np.stack(model.start(0))
+    start = 1e-2 * np.stack(model.start(task))
     times = np.linspace(0.0, 30.0, 7)
     plain = solve_ivp(
         lambda t, w: -np.asarray(both(jnp.asarray(w.reshape(2, 6)))).ravel(), (0, times[-1] * np.log(100)),
         start.ravel(), t_eval=times * np.log(100), rtol=1e-9, atol=1e-12,
     ).y.T.reshape(-1, 2, 6)  # fmt: skip
-    flow = simulate(model, task, Flow(np.log(1e-2), tolerance=1e-7), times=times, keep=["weights"])
+    flow = simulate(model, task, Flow(tolerance=1e-7), times=times, keep=["weights"])
     np.testing.assert_allclose(flow["u"], plain[:, 0], atol=2e-5)
     np.testing.assert_allclose(flow["beta"], plain[:, 0] * plain[:, 1], atol=2e-5)
-    np.testing.assert_allclose(flow["time"], times * np.log(100))
+    np.testing.assert_array_equal(flow["time"], times)
+    np.testing.assert_allclose(flow["gradient_time"], times * np.log(100))
 
 
 @pytest.mark.parametrize("batch", [None, 8])
 def test_balance_drifts_in_proportion_to_the_rate_and_not_in_the_flow(batch):
-    model = LinearDiagonal(4)
+    model = LinearDiagonal(4, log_alpha=-3.0)
     task = TeacherStudent(model, 40, seed=2)
-    flow = simulate(model, task, Flow(-3.0), times=[0.0, 1.0, 3.0], keep=["weights"])
+    flow = simulate(model, task, Flow(), times=[0.0, 1.0, 3.0], keep=["weights"])
     assert float(balance_drift(flow).max()) < 1e-14
     rates = np.array([0.02, 0.01, 0.005])
     drift = []
     for rate in rates:
         steps = round(9.0 / rate)
-        run = simulate(model, task, Descent(rate, steps, -3.0, batch, save_every=steps), keep=["weights"])
+        run = simulate(model, task, Descent(rate, steps, batch, save_every=steps), keep=["weights"])
         drift.append(float(balance_drift(run)[-1]))
     assert abs(np.polyfit(np.log(rates), np.log(drift), 1)[0] - 1) < 0.15
 
 
-def test_a_list_of_scales_becomes_an_axis_on_the_rescaled_clock():
-    model = LinearDiagonal(3)
-    task = TeacherStudent(model, 30, seed=1)
-    scales = [-5.0, -50.0]
-    both = simulate(model, task, Flow(scales), times=[0.0, 0.5, 1.0])
+@pytest.mark.parametrize("method", [Flow(), Descent(0.3, 200)], ids=["flow", "descent"])
+def test_a_list_of_scales_becomes_an_axis_on_the_rescaled_clock(method):
+    scales, times = [-5.0, -50.0], [0.0, 0.5, 1.0]
+    task = TeacherStudent(LinearDiagonal(3), 30, seed=1)
+    both = simulate(LinearDiagonal(3, log_alpha=scales), task, method, times=times)
     assert both["beta"].dims == ("time", "log_alpha", "coordinate")
-    np.testing.assert_array_equal(both["time"], [0.0, 0.5, 1.0])
-    assert both["time"].attrs["unit"] == "rescaled time"
+    np.testing.assert_array_equal(both["time"], times)
+    assert both["time"].attrs["unit"].startswith("rescaled time")
     for scale in scales:
-        one = simulate(model, task, Flow(scale), times=[0.0, 0.5, 1.0])
+        one = simulate(LinearDiagonal(3, log_alpha=scale), task, method, times=times)
         np.testing.assert_array_equal(both["beta"].sel(log_alpha=scale), one["beta"])
-        np.testing.assert_allclose(both["own_time"].sel(log_alpha=scale), one["time"])
-    free = simulate(model, task, Flow(scales, until=1.0))
+        np.testing.assert_array_equal(both["gradient_time"].sel(log_alpha=scale), one["gradient_time"])
+        np.testing.assert_allclose(one["gradient_time"], -scale * np.array(times), atol=0.15)  # half a step of descent
+
+
+def test_several_flows_share_one_clock_or_are_refused_before_they_run():
+    model, task = LinearDiagonal(3, log_alpha=[-5.0, -50.0]), TeacherStudent(LinearDiagonal(3), 30, seed=1)
+    free = simulate(model, task, Flow(until=1.0))
+    np.testing.assert_allclose(free["time"], np.linspace(0.0, 1.0, 201))
     assert np.isfinite(free["beta"]).all()
-    with pytest.raises(SaddlesError, match="α lies below 1"):
-        Flow([-5.0, 1.0])
+    with pytest.raises(SaddlesError, match="give `until` or `times`"):
+        simulate(model, task, Flow())
+    full = FullHead(2, log_alpha=-3.0)
+    with pytest.raises(SaddlesError, match="Give `until`, or `times`"):
+        simulate(full, TeacherStudent(full, 5, 3), Flow())
+
+
+def test_a_flow_without_an_end_says_whether_it_came_to_rest():
+    model, task = LinearDiagonal(2, log_alpha=-20.0), Supervised(np.eye(2), np.array([1.0, 0.5]))
+    assert status_of(simulate(model, task, Flow())).ending is Ending.CONVERGED
+    never = Supervised(np.array([[1.0, 0.3], [-1.0, 0.2]]), np.array([0, 1]), cross_entropy)
+    separable = Diagonal(lambda beta, x: (x @ beta)[:, None] * jnp.array([[1.0, -1.0]]), 2, log_alpha=-3.0)
+    assert status_of(simulate(separable, never, Flow())).ok
+    assert status_of(simulate(model, task, Flow(max_steps=5))).ending is Ending.STOPPED
 
 
 def test_conservation_in_the_flow_and_its_law_in_descent():
-    model, rate = LinearDiagonal(3), 0.05
+    model, rate = LinearDiagonal(3, log_alpha=np.log(0.3)), 0.05
     task = Supervised(np.random.default_rng([0, 8]).normal(size=(10, 3)), np.arange(10.0))
-    flow = simulate(model, task, Flow(np.log(0.3), until=30.0), keep=["weights"])
+    flow = simulate(model, task, Flow(until=30.0), keep=["weights"])
     invariant = (flow["u"] ** 2 - flow["v"] ** 2).values
     np.testing.assert_allclose(invariant, np.broadcast_to(invariant[0], invariant.shape), rtol=1e-9)
-    run = simulate(model, task, Descent(rate, 40, np.log(0.3)), keep=["weights"])
+    run = simulate(model, task, Descent(rate, 40), keep=["weights"])
     risk = risk_of(model, task)
     now = (run["u"] ** 2 - run["v"] ** 2).values
     for step in range(40):
@@ -145,62 +175,58 @@ def test_conservation_in_the_flow_and_its_law_in_descent():
 
 
 def test_descent_approaches_the_flow_to_first_order_in_its_rate():
-    model = LinearDiagonal(3)
+    model = LinearDiagonal(3, log_alpha=np.log(0.1))
     task = Supervised(np.eye(3), np.array([1.0, -0.6, 0.3]))
-    flow = simulate(model, task, Flow(np.log(0.1), tolerance=1e-8), times=[3.0])
+    flow = simulate(model, task, Flow(tolerance=1e-8), times=[3.0])
     gaps = []
     for rate in (0.08, 0.04, 0.02):
         steps = round(3.0 * np.log(10) / rate)
         scaled = 3.0 * np.log(10) / steps
-        run = simulate(model, task, Descent(scaled, steps, np.log(0.1), save_every=steps))
+        run = simulate(model, task, Descent(scaled, steps, save_every=steps))
         gaps.append(float(np.abs(run["beta"][-1] - flow["beta"][-1]).max()))
     assert np.log2(gaps[0] / gaps[1]) == pytest.approx(1, abs=0.2)
     assert np.log2(gaps[1] / gaps[2]) == pytest.approx(1, abs=0.2)
 
 
 def test_batches_are_drawn_by_the_seed():
-    model = LinearDiagonal(3)
     task = Supervised(np.random.default_rng([0, 9]).normal(size=(10, 3)), np.arange(10.0))
-    weights = (np.ones(3), np.full(3, 0.4))
-    runs = [
-        simulate(LinearDiagonal(3, weights), task, Descent(0.01, 20, -1.0, batch=2), seed=seed)["beta"].values
-        for seed in (0, 0, 1)
-    ]
+    model = LinearDiagonal(3, (np.ones(3), np.full(3, 0.4)), log_alpha=-1.0)
+    runs = [simulate(model, task, Descent(0.01, 20, batch=2), seed=seed)["beta"].values for seed in (0, 0, 1)]
     np.testing.assert_array_equal(runs[0], runs[1])
     assert not np.allclose(runs[0], runs[2])
-    assert model.coordinates == 3
+    with pytest.raises(SaddlesError, match="`seed` has no effect"):
+        simulate(model, task, Descent(0.01, 20), seed=1)
+    with pytest.raises(SaddlesError, match="`seed` has no effect"):
+        simulate(model, task, Flow(), seed=[0, 1])
 
 
 def test_full_head_flow_and_descent_agree():
-    model = FullHead(3)
+    model = FullHead(3, log_alpha=np.log(0.1))
     task = TeacherStudent(model, 30, 4, seed=0)
-    flow = simulate(model, task, Flow(np.log(0.1), tolerance=1e-8), times=[0.0, 10.0])
+    flow = simulate(model, task, Flow(tolerance=1e-8), times=[0.0, 10.0])
     steps = 2000
-    run = simulate(model, task, Descent(10 * np.log(10) / steps, steps, np.log(0.1), save_every=steps))
+    run = simulate(model, task, Descent(10 * np.log(10) / steps, steps, save_every=steps))
     np.testing.assert_allclose(run["singular_value"][-1], flow["singular_value"][-1], rtol=2e-3, atol=1e-5)
     assert flow["singular_value"].dims == ("time", "family", "mode")
 
 
 def test_cost_of_a_thousand_decades_is_that_of_a_hundred():
-    model = AttentionHead(4)
-    task = TeacherStudent(model, 40, 4, seed=0)
-    spent = [
-        simulate(model, task, Flow(-d * np.log(10), until=200.0)).attrs for d in (300, 3000)
-    ]  # fmt: skip
+    models = [AttentionHead(4, log_alpha=-d * np.log(10)) for d in (300, 3000)]
+    task = TeacherStudent(models[0], 40, 4, seed=0)
+    spent = [simulate(model, task, Flow(until=200.0)).attrs for model in models]
     counts = [one["gradient_evaluations"] + one["hessian_products"] for one in spent]
     assert counts[1] <= 1.3 * counts[0]
 
 
 def test_seeds_lay_out_an_axis():
-    found = simulate(
-        LinearDiagonal(2), Supervised(np.eye(2), np.array([1.0, 0.5])), Flow(-20.0), times=[0.0, 1.0, 2.0], seed=[0, 1]
-    )
-    assert found["beta"].dims == ("time", "seed", "coordinate")
+    model, task = LinearDiagonal(2, log_alpha=-20.0), Supervised(np.eye(2), np.array([1.0, 0.5]))
+    result = simulate(model, task, Flow(), times=[0.0, 1.0, 2.0], seed=[0, 1])
+    assert result["beta"].dims == ("time", "seed", "coordinate")
 
 
 def test_users_own_function_and_family_names():
-    model = Diagonal(lambda beta, batch: jnp.tanh(batch @ beta), 2)
-    flow = simulate(model, Supervised(np.eye(2), np.array([0.5, -0.3])), Flow(-30.0))
+    model = Diagonal(lambda beta, batch: jnp.tanh(batch @ beta), 2, log_alpha=-30.0)
+    flow = simulate(model, Supervised(np.eye(2), np.array([0.5, -0.3])), Flow())
     np.testing.assert_allclose(flow["beta"][-1], np.arctanh([0.5, -0.3]), rtol=1e-2)
     assert AttentionHead(2).families == ["key_query"] * 2 + ["value_output"] * 2
 
@@ -214,34 +240,124 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_functions_are_explained(kind):
-    with pytest.raises(SaddlesError, match="but h"):
-        simulate(Diagonal(BAD[kind], 2), Supervised(np.eye(2), np.ones(2)), Flow(-5.0))
+    with pytest.raises(SaddlesError, match="h must"):
+        simulate(Diagonal(BAD[kind], 2, log_alpha=-5.0), Supervised(np.eye(2), np.ones(2)), Flow())
+
+
+TWO = LinearDiagonal(2, log_alpha=-5.0)
+EYE = Supervised(np.eye(2), np.ones(2))
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "words"),
     [
-        lambda: Flow(0.0),
-        lambda: Flow(1.0),
-        lambda: Flow(-5.0, until=-1.0),
-        lambda: Flow(-5.0, tolerance=1e-12),
-        lambda: Descent(0.1, 10, -4000.0),
-        lambda: Descent(0.1, 10, batch=0),
-        lambda: LinearDiagonal(0),
-        lambda: Supervised(np.ones((3, 2)), np.ones(2)),
-        lambda: Supervised(np.full((2, 2), np.nan), np.ones(2)),
-        lambda: LinearDiagonal(2, exponents=-1.0).powers,
-        lambda: TeacherStudent(Diagonal(lambda b, x: x @ b, 2), 5).inputs,
-        lambda: simulate(LinearDiagonal(2), Supervised(np.eye(2), np.ones(2)), Flow(-5.0), keep=["nothing"]),
-        lambda: simulate(LinearDiagonal(2), Supervised(np.eye(2), np.ones(2)), Flow(-5.0), times=[1.0, 0.5]),
-        lambda: simulate(
-            LinearDiagonal(2, weights=(np.ones(3), np.ones(3))), Supervised(np.eye(2), np.ones(2)), Flow(-5.0)
-        ),
+        (lambda: LinearDiagonal(2, log_alpha=0.0), "`log_alpha` must be a negative number"),
+        (lambda: FullHead(2, log_alpha=[-5.0, 1.0]), "`log_alpha` must be a negative number"),
+        (lambda: Flow(until=-1.0), "`until` must be a positive rescaled time"),
+        (lambda: Flow(-5.0), "`log_alpha`"),
+        (lambda: Flow(tolerance=1e-12), "`tolerance` must be"),
+        (lambda: Descent(0.1, 10, batch=0), "`batch` must be"),
+        (lambda: Descent(-0.1, 10), "`rate` must be"),
+        (lambda: LinearDiagonal(0), "`dim` must be"),
+        (lambda: Supervised(np.ones((3, 2)), np.ones(2)), "number of samples"),
+        (lambda: Supervised(np.full((2, 2), np.nan), np.ones(2)), "must be finite"),
+        (lambda: LinearDiagonal(2, exponents=-1.0).powers, "`exponents` must be positive"),
+        (lambda: LinearDiagonal(2, exponents=[1.0, 1.0, 1.0]).powers, "`exponents` must be one number or 2"),
+        (lambda: TeacherStudent(Diagonal(lambda b, x: x @ b, 2), 5).inputs, "Supervised"),
+        (lambda: simulate(LinearDiagonal(2), EYE, Flow()), "needs an initial scale"),
+        (lambda: simulate(LinearDiagonal(2, log_alpha=-4000.0), EYE, Descent(0.1, 10)), "Use Flow"),
+        (lambda: simulate(FullHead(2, log_alpha=-4000.0), EYE, Flow(until=1.0)), "at least -300"),
+        (lambda: simulate(TWO, EYE, Flow(), keep=["nothing"]), "`keep` must be"),
+        (lambda: simulate(TWO, EYE, Descent(0.1, 10), keep=["crossings"]), "`keep` must be"),
+        (lambda: simulate(FullHead(2, log_alpha=-5.0), EYE, Flow(), keep=["weights"]), "`keep` has no meaning"),
+        (lambda: simulate(TWO, EYE, Flow(), times=[1.0, 0.5]), "`times` must be"),
+        (lambda: simulate(TWO, EYE, Descent(0.1, 10), times=[0.0, 5.0]), "at most 0.2, which 10 steps"),
+        (lambda: simulate(TWO, EYE, "flow"), "Flow or Descent"),
+        (lambda: simulate(TWO, object(), Flow()), "has no `inputs`"),
+        (lambda: simulate(LinearDiagonal(2, (np.ones(3), np.ones(3)), log_alpha=-5.0), EYE, Flow()), "two vectors"),
     ],
-)
-def test_bad_input_is_refused(make):
-    with pytest.raises(SaddlesError, match="but"):
+)  # fmt: skip
+def test_bad_input_is_refused(make, words):
+    with pytest.raises(SaddlesError, match=re.escape(words)):
         make()
+
+
+def test_the_old_place_of_the_scale_works_with_a_warning():
+    for new, old in ((Flow(until=2.0), {"until": 2.0}), (Descent(0.1, 50), {"rate": 0.1, "steps": 50})):
+        with pytest.warns(DeprecationWarning, match="field of the model"):
+            method = type(new)(**old, log_alpha=-5.0)
+        xr.testing.assert_equal(simulate(LinearDiagonal(2), EYE, method), simulate(TWO, EYE, new))
+        with pytest.raises(SaddlesError, match="given twice"):
+            simulate(TWO, EYE, method)
+
+
+class Tanh(Network):
+    """A network of the user's own."""
+
+    coordinates, log_alpha = 2, -30.0
+
+    def output(self, beta, inputs):
+        return jnp.tanh(inputs @ beta)
+
+
+class Euler:
+    """A method of the user's own: plain Euler steps, written without the package."""
+
+    def follow(self, dynamics, times=None):
+        state, seen = dynamics.start, []
+        times = np.linspace(0.0, 20.0, 5) if times is None else times
+        for span in np.diff(times, prepend=0.0):
+            for _ in range(400):
+                slope = dynamics.slope(state, dynamics.args)
+                state = jax.tree.map(lambda x, move, h=span / 400: x + h * move, state, slope)
+            seen.append(dynamics.observe(state, dynamics.args))
+        saved = {name: np.array([row[name] for row in seen]) for name in seen[0]}
+        return Path(np.asarray(times), saved, state, FINISHED)
+
+
+@pytest.mark.parametrize(
+    "method", [Euler(), GradientFlow(), GradientDescent(0.01, 4000)], ids=lambda m: type(m).__name__
+)
+@pytest.mark.parametrize("model", [LinearDiagonal(2, log_alpha=-2.0), FullHead(2, log_alpha=-1.0)], ids=["net", "full"])
+def test_methods_of_other_rooms_train_both_kinds_of_model(model, method):
+    task = TeacherStudent(model, 10, 3, seed=1)
+    times = np.array([0.0, 1.0, 4.0])
+    ours, theirs = (simulate(model, task, one, times=times) for one in (Flow(tolerance=1e-8), method))
+    name = "beta" if "beta" in ours else "singular_value"
+    np.testing.assert_allclose(theirs[name], ours[name], atol=2e-2 * float(np.abs(ours[name]).max()))
+    np.testing.assert_array_equal(theirs["time"], times)
+
+
+def test_a_network_of_the_users_own_is_trained_and_predicted():
+    task = Supervised(np.eye(2), np.array([0.5, -0.3]))
+    flow, predicted = simulate(Tanh(), task, Flow()), predict(Tanh(), task, Incremental())
+    np.testing.assert_allclose(flow["beta"][-1], np.arctanh([0.5, -0.3]), rtol=1e-2)
+    np.testing.assert_allclose(predicted["beta"][-1], np.arctanh([0.5, -0.3]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", [Flow(until=1.0), Descent(0.1, 5, batch=2)], ids=lambda m: type(m).__name__)
+def test_methods_of_this_lab_say_where_they_do_not_fit(method):
+    elsewhere = Dynamics(jnp.ones(2), None, lambda x, _: -x, lambda x, _: {"loss": x @ x})
+    with pytest.raises(SaddlesError, match="trains the models of that lab"):
+        method.follow(elsewhere)
+
+
+CODE = """
+import jax.numpy as jnp
+from saddles import diagonal, simulate, predict
+model = diagonal.LinearDiagonal(3, log_alpha=-20.0)
+task = diagonal.TeacherStudent(model, 20, seed=1)
+assert simulate(model, task, diagonal.Flow(until=1.0))["beta"].dtype == "float64"
+assert task.targets.dtype == "float64"
+assert abs(float(predict(model, task, diagonal.Incremental())["loss"][-1])) < 1e-15
+diagonal.check_assumptions(model, task, predict(model, task, diagonal.Incremental()))
+assert jnp.ones(1).dtype == "float32"
+"""
+
+
+def test_double_precision_is_on_only_while_saddles_computes():
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_squared_error_is_the_mean_over_entries():

@@ -71,7 +71,7 @@ def test_separations_are_checked_before_anything_runs():
     row = registry()["diffusion/figure-6a"]
     for given, words in (("0.7,0.3", "ascending"), ("0.2,1.4", r"in \(0, 1\]"), ("0.9", "at most 0.8")):
         with pytest.raises(SaddlesError, match=words):
-            row.load().run(row.settings("tiny", {"separations": given}), Context())
+            row.run(row.settings("tiny", {"separations": given}), Context())
 
 
 def test_without_torch_one_sentence_says_so(tmp_path):

@@ -147,7 +147,7 @@ def test_a_narrow_network_keeps_the_shape_of_a_wide_one():
     padded = linear._padded(model, task, view.seed)
     assert padded.weights[0].shape == (20, 10)
     assert padded.threshold == model.threshold
-    inner, outer = model.start(task.shape, view.seed)
+    inner, outer = model.start(task, view.seed)
     np.testing.assert_allclose(padded.weights[1] @ padded.weights[0], outer @ inner.T)
 
 

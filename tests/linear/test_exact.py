@@ -149,7 +149,7 @@ def test_drawn_factor_has_the_law_of_the_wide_one(freedom):
 
 def test_from_weights_reduces_to_a_factor_with_the_same_gram():
     first, second = weights(200)
-    inner, outer = TwoLayer.from_weights(first, second).start((ROWS, COLUMNS), 0)
+    inner, outer = TwoLayer.from_weights(first, second).start(TASKS["denoising"])
     assert inner.shape == (COLUMNS, ROWS + COLUMNS)
     stacked = np.concatenate([first.T, second])
     reduced = np.concatenate([inner, outer])
@@ -157,7 +157,7 @@ def test_from_weights_reduces_to_a_factor_with_the_same_gram():
 
 
 def test_width_of_a_trillion_costs_a_small_factor():
-    inner, outer = TwoLayer(10**12, 1e-12).start((4, 5), 0)
+    inner, outer = TwoLayer(10**12, 1e-12).start(Denoising(5, 2, dim_out=4))
     assert inner.shape == (5, 9)
     np.testing.assert_allclose(outer @ outer.T, np.eye(4), atol=1e-5)
     assert np.abs(outer @ inner.T).max() < 1e-5

@@ -128,7 +128,7 @@ def test_initial_matrix_has_the_expected_size():
     """‖A(0)‖ ~ σ²√(wd): the median over seeds of the largest singular value is within a factor 3."""
     sizes = [
         np.linalg.norm(outer @ inner.T, 2)
-        for inner, outer in (TwoLayer(10**6, 1e-3).start((30, 30), seed) for seed in range(9))
+        for inner, outer in (TwoLayer(10**6, 1e-3).start(Denoising(30, 2), seed) for seed in range(9))
     ]
     assert 1 < np.median(sizes) / (1e-3 * np.sqrt(1e6 * 30)) < 3
 

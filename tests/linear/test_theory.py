@@ -44,7 +44,7 @@ def equation_one(task, threshold: float):
 
 
 def start_of(model, task, seed: int) -> np.ndarray:
-    inner, outer = model.start(task.shape, seed)
+    inner, outer = model.start(task, seed)
     return outer @ inner.T
 
 

@@ -7,6 +7,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from saddles import simulate
+from saddles.core.status import Ending, status_of
 from saddles.errors import SaddlesError
 from saddles.margin import (
     DiagonalAttention,
@@ -14,11 +15,11 @@ from saddles.margin import (
     JointAttention,
     MarginFlow,
     Tokens,
+    aligned_frames,
     aligned_weights,
     max_margin,
 )
 from saddles.margin.attention import Coefficients, DiagonalFlow, FactoredFlow, JointFlow
-from saddles.margin.model import frames
 from saddles.measures import alignment_defect, direction_error, unit_margin
 from saddles.solvers.log_scale import LogScale
 
@@ -148,7 +149,7 @@ def test_joint_and_factored_paths_are_those_of_gradient_flow():
     flow = simulate(JointAttention(), EASY, MarginFlow(2.0, tolerance=1e-10))
     np.testing.assert_allclose(flow["weights"].values[-1], end, rtol=1e-5, atol=1e-6)
     model = FactoredAttention(3, 0.2)
-    start = np.concatenate([part.ravel() for part in model.start(5, 7)])
+    start = np.concatenate([part.ravel() for part in model.start(EASY, 7)])
 
     def both(y):
         k, q = y.reshape(2, 5, 3)
@@ -169,7 +170,7 @@ def test_far_end_does_not_depend_on_the_tolerance():
     ends = [run["beta"].values[-1] / float(run["margin"][-1]) for run in runs]
     np.testing.assert_allclose(ends[0], ends[1], atol=1e-5 * np.abs(ends[1]).max())
     for run in runs:
-        assert run.attrs["status"] == "finished"
+        assert status_of(run).ok
         assert float(run["frobenius_norm"][-1]) == pytest.approx(1e7, rel=1e-5)
         assert float(run["log_time"][-1]) == pytest.approx(float(run["margin"][-1]), rel=1e-4)
 
@@ -194,13 +195,13 @@ def test_lemma_5_1_and_theorem_5_1():
     task = Tokens.random(3, 3, 5, 4, seed=2)
     model = FactoredAttention(scale=0.1, weights=aligned_weights(task, seed=3))
     flow = simulate(model, task, MarginFlow(1e5))
-    assert float(alignment_defect(flow, *frames(task, 3)).max()) < 1e-8
+    assert float(alignment_defect(flow, *aligned_frames(task, 3)).max()) < 1e-8
     closed = max_margin(task, "aligned")
     assert float(unit_margin(flow)["nuclear"][-1]) == pytest.approx(closed.objective, rel=1e-3)
     assert float(direction_error(flow, closed.solution)["norm"][-1]) < 1e-3
     key, query = aligned_weights(task, seed=3)
     bent = FactoredAttention(scale=0.1, weights=(key + 0.1 * np.eye(5), query))
-    assert float(alignment_defect(simulate(bent, task, MarginFlow(10.0)), *frames(task, 3)).max()) > 1e-2
+    assert float(alignment_defect(simulate(bent, task, MarginFlow(10.0)), *aligned_frames(task, 3)).max()) > 1e-2
 
 
 def test_general_data_meet_both_optima():
@@ -230,7 +231,8 @@ def test_asked_times_scales_and_steps():
     assert flow["beta"].dims == ("time", "scale", "coordinate")
     assert np.isneginf(flow["log_time"].values[0]).all()
     early = simulate(JointAttention(), EASY, MarginFlow(1e5, max_steps=20))
-    assert early.attrs["status"].startswith("stopped: 20 solver steps")
+    assert status_of(early).ending is Ending.STOPPED
+    assert "20 solver steps" in status_of(early).reason
 
 
 def test_bad_input_is_named():
@@ -244,12 +246,12 @@ def test_bad_input_is_named():
         (lambda: MarginFlow(per_decade=0), "at least 1"),
         (lambda: DiagonalAttention(0.0), "positive number"),
         (lambda: FactoredAttention(0), "at least 1"),
-        (lambda: run(DiagonalAttention(np.ones(3))), "5 coordinates"),
+        (lambda: run(DiagonalAttention(np.ones(3))), "5 numbers, one per coordinate"),
         (lambda: run(FactoredAttention(weights=(np.ones((4, 2)), np.ones((4, 2))))), "5 rows"),
-        (lambda: run(precision="float32"), "float64"),
+        (lambda: run(precision="float32"), "precision"),
         (lambda: run(times=[1.0, 0.5]), "increasing"),
-        (lambda: run(keep=["magic"]), "can be kept"),
-        (lambda: run(method="fast"), "MarginFlow is run"),
+        (lambda: run(keep=["magic"]), "accumulated"),
+        (lambda: run(method="fast"), "MarginFlow"),
         (lambda: aligned_weights(EASY, rank=2), "n ≤ dim ≤ rank"),
     ]
     for make, words in cases:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from saddles.errors import SaddlesError
-from saddles.margin import Tokens, check
-from saddles.margin.assumptions import CONDITIONS, holds
-from saddles.margin.generate import hull
+from saddles.margin import Tokens, check_assumptions
+from saddles.margin.assumptions import CONDITIONS
+from saddles.margin.separation import hull
 
 
 def _parts(seed=0, n=3, length=4, dim=5):
@@ -22,19 +22,23 @@ def _parts(seed=0, n=3, length=4, dim=5):
 @pytest.mark.parametrize("assumption", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(3))
 def test_generated_data_satisfy_their_assumption(assumption, seed):
-    checked = check(Tokens.random(4, 5, 8, assumption, seed))
+    checked = check_assumptions(Tokens.random(4, 5, 8, assumption, seed))
     expected = {1: [1], 2: [1, 2], 3: [1, 2, 3], 4: [1, 2, 3, 4]}[assumption]
-    assert [k for k in (1, 2, 3, 4) if holds(checked, k)] == expected
-    assert list(checked["condition"].values) == list(CONDITIONS)
+    assert [k for k in (1, 2, 3, 4) if checked.about(str(k)).hold] == expected
+    assert [check.name for check in checked.checks] == list(CONDITIONS)
+
+
+def _value(task, condition):
+    (check,) = check_assumptions(task).about(condition).checks
+    return check.value
 
 
 def test_diagonal_separability_is_a_matter_of_its_own():
     task = Tokens.random(4, 4, 6, 1, seed=3)
-    checked = check(task)["value"]
-    assert checked.sel(condition="1 separable") > 0.1
-    assert checked.sel(condition="diagonal separable") == 0
+    assert _value(task, "1 separable") > 0.1
+    assert _value(task, "diagonal separable") == 0
     again = Tokens.random(4, 4, 12, 1, seed=3, diagonal=True)
-    assert check(again)["value"].sel(condition="diagonal separable") > 1e-6
+    assert _value(again, "diagonal separable") > 1e-6
 
 
 def test_scores_margins_and_constraints_by_loops():
@@ -59,15 +63,15 @@ def test_checker_sees_what_is_broken():
     task = Tokens.random(3, 5, 7, 4, seed=1)
     X = task.X.copy()
     X[0, task.others[0, 0]] += 0.1 * np.random.default_rng(0).normal(size=7)
-    broken = check(Tokens(X, task.z, task.y, task.head))["verdict"]
-    assert broken.sel(condition="4iii paired") == "fails"
-    assert broken.sel(condition="4ii parallel to the query") == "holds"
-    turned = check(Tokens(task.X, task.z + 0.2 * task.z[::-1], task.y, task.head))["verdict"]
-    assert turned.sel(condition="4i queries orthogonal") == "fails"
-    weak = check(Tokens(task.X, task.z, task.y, 0.1 * task.head))
-    assert weak["value"].sel(condition="3 initial loss") < 0
-    even = check(Tokens(task.X[:, :4], task.z, task.y, task.head)) if (task.optimal < 4).all() else None
-    assert even is None or np.isinf(even["value"].sel(condition="4iii paired"))
+    broken = check_assumptions(Tokens(X, task.z, task.y, task.head))
+    assert "4iii paired" in broken.broken
+    assert "4iii paired" in broken.reason
+    assert "4ii parallel to the query" not in broken.broken
+    turned = check_assumptions(Tokens(task.X, task.z + 0.2 * task.z[::-1], task.y, task.head))
+    assert "4i queries orthogonal" in turned.broken
+    assert _value(Tokens(task.X, task.z, task.y, 0.1 * task.head), "3 initial loss") < 0
+    even = np.delete(task.X, task.others[0, 0], axis=1) if (task.optimal != task.others[0, 0]).all() else None
+    assert even is None or np.isinf(_value(Tokens(even, task.z, task.y, task.head), "4iii paired"))
 
 
 def test_the_sufficient_condition_of_assumption_3():
@@ -75,7 +79,7 @@ def test_the_sufficient_condition_of_assumption_3():
     for seed in range(20):
         task = Tokens.random(4, 3, 6, 3, seed)
         assert task.scores.mean(axis=1).min() - task.other_scores.max() >= np.log(4)
-        assert check(task)["value"].sel(condition="3 initial loss") > 0
+        assert _value(task, "3 initial loss") > 0
 
 
 def test_distance_to_the_hull_of_a_known_polygon():
@@ -96,19 +100,19 @@ def _changed(**changes):
 def test_bad_input_is_named():
     X, _, _, head = _parts()
     cases = [
-        (lambda: _changed(X=np.where(np.arange(5) == 2, np.nan, X)), "X with nan at"),
-        (lambda: _changed(z=np.full((3, 5), np.inf)), "z with inf"),
-        (lambda: _changed(X=np.zeros((3, 0, 5))), "leave out empty sequences"),
+        (lambda: _changed(X=np.where(np.arange(5) == 2, np.nan, X)), "`X` must hold finite numbers; got nan at"),
+        (lambda: _changed(z=np.full((3, 5), np.inf)), "got inf"),
+        (lambda: _changed(X=np.zeros((3, 0, 5))), "none of them 0"),
         (lambda: _changed(X=[[[1.0]], []]), "one common length"),
         (lambda: _changed(X=X[:, :1]), "at least two tokens"),
-        (lambda: _changed(y=[1, 0, 1]), "labels are 1 or -1"),
+        (lambda: _changed(y=[1, 0, 1]), "1 or -1"),
         (lambda: _changed(z=np.zeros((3, 4))), "one query and one label"),
         (lambda: _changed(head=np.zeros(5)), "equal scores"),
         (lambda: _changed(X=np.concatenate([X, X], axis=1)), "tied optimal tokens"),
         (lambda: Tokens.random(3, 4, 5, 7), "1, 2, 3 or 4"),
-        (lambda: Tokens.random(3, 4, 5, 4), "length is odd"),
-        (lambda: Tokens.random(0, 4, 5), "≥ 1"),
-        (lambda: Tokens.random(40, 8, 2, 1), "none of 200 draws"),
+        (lambda: Tokens.random(3, 4, 5, 4), "odd `length`"),
+        (lambda: Tokens.random(0, 4, 5), "at least 1"),
+        (lambda: Tokens.random(40, 8, 2, 1), "None of 200 draws"),
     ]
     for make, words in cases:
         with pytest.raises(SaddlesError, match=words):

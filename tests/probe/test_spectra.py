@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import small_models
 import torch
+import xarray as xr
 
 from saddles import probe
 from saddles.core.store import load, save
 from saddles.errors import SaddlesError
 from saddles.probe import find_layout, heads
+from saddles.probe.weights import live_model
 from saddles.probe.weights.live_model import parameters
 
 join: Any = probe.join
@@ -177,3 +179,21 @@ def test_the_reason_is_in_the_refusal_of_a_model_without_heads():
 def test_a_path_is_not_a_model():
     with pytest.raises(SaddlesError, match=r"`model` must be a torch\.nn\.Module; got 'gpt2'"):
         parameters("gpt2")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_model_on_a_gpu_is_measured_by_one_thread(monkeypatch, device):
+    """Torch fails where several threads are the first to use a GPU's linear algebra; no GPU is needed to see it."""
+
+    class Elsewhere(torch.Tensor):
+        device = property(lambda self: torch.device(device))
+
+    model, seen = small_models.gpt2(), {}
+    elsewhere = {name: tensor.detach().as_subclass(Elsewhere) for name, tensor in model.named_parameters()}
+    layout = heads(model)
+    monkeypatch.setattr(live_model, "parameters", lambda model: elsewhere)
+    monkeypatch.setattr(live_model, "heads", lambda model: layout)
+    monkeypatch.setattr(live_model, "spare_cores", lambda: 5)
+    monkeypatch.setattr(live_model, "measure", lambda *args, **options: seen.update(options) or xr.DataTree())
+    spectra(model, model)
+    assert seen["workers"] == (5 if device == "cpu" else 1)

@@ -6,10 +6,8 @@ import grid_experiment
 import numpy as np
 import pytest
 
-from saddles.concepts.model import OneLayer
-from saddles.concepts.sgd import SGD, Batch, train, train_together
-from saddles.concepts.task import Identity
-from saddles.core.experiment import registry
+from saddles.concepts import SGD, Batch, Identity, OneLayer, train, train_together
+from saddles.core.experiment import as_dict, registry
 from saddles.core.status import FINISHED, Ending, status_of
 from saddles.errors import SaddlesError
 from saddles.sweeps.api import sweep
@@ -21,7 +19,7 @@ SHORT = {"samples": 64, "batch": 16, "epochs": 3, "seeds": 1}
 @pytest.mark.parametrize("name", [name for name, row in registry().items() if row.together])
 def test_an_experiment_that_says_so_can_compute_together(name):
     row = registry()[name]
-    assert set(row.together) <= {"seed", *row.settings("tiny")}
+    assert set(row.together) <= {"seed", *as_dict(row.settings("tiny"))}
     assert callable(row.run_many)
 
 
@@ -66,7 +64,7 @@ def test_a_run_that_diverges_does_not_cut_the_others_short():
     fine, broken = train_together(batches)
     assert status_of(fine) == FINISHED
     assert status_of(broken).ending == Ending.DIVERGED
-    alone = train([OneLayer()], tasks, [0], batches[0].method)
+    alone = train(batches[0])
     assert fine["output"].values.tobytes() == alone["output"].values.tobytes()
     assert np.isfinite(fine["loss"]).all()
     assert broken.sizes["time"] < fine.sizes["time"]

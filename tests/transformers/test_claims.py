@@ -14,7 +14,6 @@ def test_claims_hold_on_fresh_seeds(row, seed):
     missing = [name for name in row.data(row.settings("laptop")) if find_data()[name] is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} not found: set SADDLES_DATA to a folder of data sets that has it")
-    module = row.load()
-    trajectory = module.run(row.settings("laptop"), Context(seed=seed, size="laptop"))
-    failed = [claim for claim in module.claims(trajectory, "laptop") if claim.verdict == "fails"]
+    trajectory = row.run(row.settings("laptop"), Context(seed=seed, size="laptop"))
+    failed = [claim for claim in row.claims(trajectory, "laptop") if claim.verdict == "fails"]
     assert not failed

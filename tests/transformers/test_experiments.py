@@ -18,7 +18,7 @@ from saddles.core.run import resume, run_experiment
 from saddles.core.status import Ending, Status
 from saddles.core.store import load
 from saddles.errors import MissingDataError
-from saddles.transformers.experiments.common import INSTANTS, thinned
+from saddles.transformers.experiments.runs import INSTANTS, thinned
 from saddles.transformers.experiments.verdicts import growth, growth_claims, scale_claims, spearman
 
 NAME = "transformers/vit-cifar10-adam"
@@ -112,8 +112,8 @@ def trajectory(ranks, initial=40.0, scales=(1.0,)):
     )
 
 
-def verdicts(made):
-    return [claim.verdict for claim in growth_claims(made, "gpu", "Figure 4")]
+def verdicts(run):
+    return [claim.verdict for claim in growth_claims(run, "gpu", "Figure 4")]
 
 
 def test_growth_is_judged():

@@ -1,32 +1,38 @@
 """The order of events in the Jacobian of the symmetric pair: predicted, and read off a run."""
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
-from saddles.concepts.model import SymmetricTwoLayer
+from saddles.concepts.assumptions import check_pair
 from saddles.concepts.observe import PAPER_CLOCK
+from saddles.concepts.pivots import pivots
 from saddles.concepts.task import Identity
-from saddles.concepts.theory import pivots
 from saddles.core.trajectory import Trajectory
 
+Row = tuple[float, str, int, int]
+"""An event: its time, what happens, and the entry (row, column) of W, counted from 1."""
 
-def stages(model: SymmetricTwoLayer, task: Identity) -> xr.Dataset:
-    """Predict the events of section 4.2.1 from W(0): who grows when, who is suppressed when.
+
+def predicted_events(model: object, task: Identity, *, seed: int = 0) -> xr.Dataset:
+    """Predict the events of section 4.2.1 from W(0): which entry grows when, and which is suppressed when.
 
     - "growth" of major p: w_pp passes ½ at the pivot law's t_p.
     - "suppression" of the minor entry (p, j), a_p > a_j: G = S once w_pp = 2(a_p+a_j)/(3a_p+a_j), the
       noise and w_jj neglected. On the logistic curve through ½ at t_p that is
-      t_p + log(2(a_p+a_j)/(a_p−a_j)) / (4a_p). For a tie in a it never comes.
+      t_p + log(2(a_p+a_j)/(a_p−a_j)) / (4a_p). For a tie in a it never happens.
     - "initial growth" ends when the first major entry grows.
 
-    Returns, along `event` in order of time: kind, row, column (concepts from 1), time and
-    paper_time (infinite where it never comes).
+    Args:
+        model: a `SymmetricTwoLayer`, or another model with `product(task, seed)`.
+        task: the task.
+        seed: the run's, where the start is drawn.
+
+    Returns, along `event` in order of time: kind, row, column (concepts from 1), `at` and
+    `at_paper` in the paper's clock (infinite where it never happens).
     """
-    strengths = task.strengths[: task.concepts]
-    times, _ = pivots(task.to_concepts(model.product(task.size)), strengths)
-    rows: list[tuple[float, str, int, int]] = [(float(times.min()), "initial growth ends", 0, 0)]
+    pair, strengths = check_pair(model, "The pivot law"), task.strengths[: task.concepts]
+    times, _ = pivots(task.to_concepts(pair.product(task, seed)), strengths)
+    rows: list[Row] = [(float(times.min()), "initial growth ends", 0, 0)]
     for p, a in enumerate(strengths):
         rows.append((float(times[p]), "growth", p + 1, p + 1))
         for j, b in enumerate(strengths):
@@ -45,7 +51,7 @@ def events(trajectory: Trajectory) -> xr.Dataset:
     clock, jacobian = trajectory["time"].values, trajectory["jacobian"].values
     strengths = trajectory["strength"].values
     concepts = int((strengths > 0).sum())
-    rows: list[tuple[float, str, int, int]] = []
+    rows: list[Row] = []
     for p in range(concepts):
         own = jacobian[:, p, p]
         if (own >= 0.5).any():
@@ -69,15 +75,15 @@ def _crossing(clock: np.ndarray, values: np.ndarray, level: float) -> float:
     return float(clock[first - 1] + (level - low) / (high - low) * (clock[first] - clock[first - 1]))
 
 
-def _table(rows: list[tuple[float, str, int, int]]) -> xr.Dataset:
-    ordered = sorted(rows)
+def _table(rows: list[Row]) -> xr.Dataset:
+    at, kind, row, column = zip(*sorted(rows), strict=True) if rows else ((), (), (), ())
     return xr.Dataset(
         {
-            "kind": ("event", np.array([row[1] for row in ordered], dtype=str)),
-            "row": ("event", np.array([row[2] for row in ordered], dtype=int)),
-            "column": ("event", np.array([row[3] for row in ordered], dtype=int)),
-            "at": ("event", np.array([row[0] for row in ordered], dtype=float)),
-            "at_paper": ("event", PAPER_CLOCK * np.array([row[0] for row in ordered], dtype=float)),
+            "kind": ("event", np.array(kind, dtype=str)),
+            "row": ("event", np.array(row, dtype=int)),
+            "column": ("event", np.array(column, dtype=int)),
+            "at": ("event", np.array(at, dtype=float)),
+            "at_paper": ("event", PAPER_CLOCK * np.array(at, dtype=float)),
         }
     )
 
@@ -101,7 +107,7 @@ def loss_accounts(trajectory: Trajectory) -> xr.Dataset:
     major = np.zeros(jacobian.shape[1:], dtype=bool)
     index = np.arange(int((trajectory["strength"].values > 0).sum()))
     major[index, index] = True
-    parts: dict[str, Any] = {
+    parts = {
         "major_growth": share * (major & growing),
         "minor_growth": share * (~major & growing),
         "suppressed": share * ~growing,

@@ -1,181 +1,187 @@
-"""Gradient flow and descent of the lab's linear networks; SGD goes through `sgd`."""
+"""The dynamics of the lab's networks: which way they move, and what is observed of them.
 
-from collections.abc import Sequence
-from typing import Any
+Everything runs in the frame of the concepts, which changes nothing: loss and updates are equivariant under the
+rotation. Slopes come from automatic differentiation of the one loss (`saddles.concepts.observe`); the theories have
+equations of their own.
+"""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from saddles.concepts.lemmas import assumptions
-from saddles.concepts.model import MLP, OneLayer, SymmetricTwoLayer
-from saddles.concepts.observe import PAPER_CLOCK, to_trajectory
-from saddles.concepts.sgd import SGD, train
+from saddles.concepts.observe import expected_loss, point_loss
 from saddles.concepts.task import Identity
-from saddles.core.trajectory import Trajectory
-from saddles.errors import SaddlesError
-from saddles.runtime.device import on_device
-from saddles.solvers.descent import iterate
-from saddles.solvers.methods import GradientDescent, GradientFlow
-from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
+from saddles.solvers.dynamics import Dynamics
+
+LEARNED = 1e-4
+"""A flow has converged once its loss is this part of that of W = 0."""
+
+PATIENCE = 1e5
+"""Time scales of the fastest entry after which a flow that has not learned is given up. Plateaus last a logarithm of
+the initial scale of them; a rank-deficient start never learns."""
+
+NO_FLOOR = 1e-300
+"""Absolute error of the flow of U: none. Entries of 1e-40 grow to 1, so errors count relative to each entry."""
+
+Layers = list[tuple[Array, Array | None]]
+"""(weights out × in, biases or None) of each layer in the concepts' frame, the first with s input columns."""
+DrawnLayers = list[tuple[np.ndarray, np.ndarray | None]]
+"""The same in the network's frame, as a model draws them: the first layer has d input columns."""
 
 
-def simulate(
-    model: OneLayer | SymmetricTwoLayer | MLP,
-    task: Identity,
-    method: Any,
-    *,
-    times: Any = None,
-    seed: int = 0,
-    keep: Sequence[str] | None = None,
-    device: str | None = None,
-    precision: str = "float64",
-) -> Trajectory:
-    """Train a network on the identity task.
+class Problem(eqx.Module):
+    """What a network is trained on and tested at, in the frame of the concepts."""
 
-    `OneLayer` and `SymmetricTwoLayer` by `GradientFlow` or `GradientDescent` on the exact loss of
-    the task's second moment; `OneLayer` and `MLP` by `SGD` on its samples. All run in the frame of
-    the concepts, which changes nothing: loss and updates are equivariant under the rotation.
+    inputs: Float[Array, "point s"] | None
+    """Points on which the loss of a network that is not linear is measured; None where the moment is enough."""
+    moment: Float[Array, "s s"]
+    test_points: Float[Array, "test s"]
+    beyond: Float[Array, "out rest"]
+    """Columns of the first layer beyond s, which never change."""
+    activation: str = eqx.field(static=True)
 
-    Can be kept: `jacobian`, `terms` (flows); `jacobian` (linear networks), `hierarchy` (SGD).
-    A flow without `until` and times runs until the loss has fallen to 1e-4 of that of W = 0; a
-    rank-deficient start never gets there, and the trajectory's status says so.
+
+def forward(layers: Layers, inputs: Float[Array, "point s"], activation: str) -> Float[Array, "point d"]:
+    """Outputs of a network at some points, both in the concepts' frame."""
+    state = inputs
+    for depth, (weights, biases) in enumerate(layers):
+        if depth and activation == "relu":
+            state = jax.nn.relu(state)
+        state = state @ weights.T
+        if biases is not None:
+            state = state + biases[None, :]
+    return state
+
+
+def is_linear(layers: Layers | DrawnLayers, activation: str) -> bool:
+    """Whether the network is a matrix."""
+    return activation == "linear" and all(biases is None for _, biases in layers)
+
+
+def mean_loss(layers: Layers, inputs: Float[Array, "point s"], activation: str) -> Float[Array, ""]:
+    """The mean of ½‖f(x) − x‖² over some points; the target is 0 beyond the concepts."""
+    output = forward(layers, inputs, activation)
+    target = jnp.pad(inputs, ((0, 0), (0, output.shape[1] - inputs.shape[1])))
+    return point_loss(output, target).mean()
+
+
+def jacobian(layers: Layers, beyond: Float[Array, "out rest"] | None = None) -> Float[Array, "d columns"]:
+    """The matrix that a linear network is: its first s columns, or all of them with those of the first layer."""
+    first = layers[0][0] if beyond is None else jnp.concatenate([layers[0][0], beyond], axis=1)
+    return forward([(first, None), *layers[1:]], jnp.eye(first.shape[1], dtype=first.dtype), "linear").T
+
+
+def network_loss(layers: Layers, problem: Problem) -> Float[Array, ""]:
+    """The training loss: exact where the network is linear, else on the problem's points."""
+    if is_linear(layers, problem.activation) or problem.inputs is None:
+        return expected_loss(jacobian(layers), problem.moment)
+    return mean_loss(layers, problem.inputs, problem.activation)
+
+
+def network_slope(layers: Layers, problem: Problem) -> Layers:
+    """−∇L of a network."""
+    return jax.tree.map(jnp.negative, jax.grad(network_loss)(layers, problem))
+
+
+def observe_network(layers: Layers, problem: Problem) -> dict[str, Array]:
+    """Outputs at the test points, the loss, and the Jacobian of a linear network."""
+    observed = {
+        "outputs": forward(layers, problem.test_points, problem.activation),
+        "loss": network_loss(layers, problem),
+    }
+    if is_linear(layers, problem.activation):
+        observed["jacobian"] = jacobian(layers, problem.beyond)
+    return observed
+
+
+def network_learned(layers: Layers, problem: Problem) -> Array:
+    """Whether the loss has fallen far enough."""
+    return network_loss(layers, problem) <= LEARNED * jnp.trace(problem.moment) / 2
+
+
+def weights_slope(weights: Float[Array, "d d"], moment: Float[Array, "s s"]) -> Float[Array, "d d"]:
+    """−∇L of f = W x."""
+    return -jax.grad(expected_loss)(weights, moment)
+
+
+def observe_weights(weights: Float[Array, "d d"], moment: Float[Array, "s s"]) -> dict[str, Array]:
+    """W, which is the Jacobian, and its loss."""
+    return {"jacobian": weights, "loss": expected_loss(weights, moment)}
+
+
+def weights_learned(weights: Float[Array, "d d"], moment: Float[Array, "s s"]) -> Array:
+    """Whether the loss has fallen far enough."""
+    return expected_loss(weights, moment) <= LEARNED * jnp.trace(moment) / 2
+
+
+def factor_slope(factor: Float[Array, "d hidden"], moment: Float[Array, "s s"]) -> Float[Array, "d hidden"]:
+    """−∇L of f = U Uᵀ x with respect to U."""
+    return -jax.grad(lambda U: expected_loss(U @ U.T, moment))(factor)
+
+
+def observe_factor(factor: Float[Array, "d hidden"], moment: Float[Array, "s s"]) -> dict[str, Array]:
+    """W = U Uᵀ and its loss."""
+    return observe_weights(factor @ factor.T, moment)
+
+
+def factor_learned(factor: Float[Array, "d hidden"], moment: Float[Array, "s s"]) -> Array:
+    """Whether the loss has fallen far enough."""
+    return weights_learned(factor @ factor.T, moment)
+
+
+def weights_dynamics(task: Identity, weights: np.ndarray, precision: str) -> Dynamics[Array, Array]:
+    """Training of f = W x from W(0), given in the network's frame."""
+    return Dynamics(
+        jnp.asarray(task.to_concepts(weights), dtype=precision), jnp.asarray(task.moment, dtype=precision),
+        weights_slope, observe_weights, rested=weights_learned, pace=_pace(task), limit=PATIENCE * _pace(task),
+        title="flow",
+    )  # fmt: skip
+
+
+def factor_dynamics(task: Identity, factor: np.ndarray, precision: str) -> Dynamics[Array, Array]:
+    """Training of f = U Uᵀ x from U(0), given in the network's frame."""
+    return Dynamics(
+        jnp.asarray(task.rotation.T @ factor, dtype=precision), jnp.asarray(task.moment, dtype=precision),
+        factor_slope, observe_factor, rested=factor_learned, pace=_pace(task), limit=PATIENCE * _pace(task),
+        atol=NO_FLOOR, title="flow",
+    )  # fmt: skip
+
+
+def network_dynamics(task: Identity, layers: DrawnLayers, activation: str, precision: str) -> Dynamics[Layers, Problem]:
+    """Full-batch training of a network: on the second moment where it is linear, else on the task's samples."""
+    points = None if is_linear(layers, activation) else task.latent
+    start, problem = in_concept_frame(task, layers, activation, points, task.target[None], precision)
+    return Dynamics(
+        start, problem, network_slope, observe_network, rested=network_learned, pace=_pace(task),
+        limit=PATIENCE * _pace(task), title="flow",
+    )  # fmt: skip
+
+
+def in_concept_frame(
+    task: Identity, layers: DrawnLayers, activation: str, points: np.ndarray | None, test_points: np.ndarray,
+    precision: str,
+) -> tuple[Layers, Problem]:  # fmt: skip
+    """A network and what it is trained on, turned into the frame of the concepts.
+
+    The data have only s coordinates there, so the columns of the first layer beyond s get no gradient and stay as they
+    were drawn: a step costs what a network with s inputs costs, and is the same step.
+
+    Args:
+        points: for the loss, shape (point, s); test_points: shape (test, d); both in the frame of the concepts.
     """
-    with on_device(device):
-        if isinstance(method, SGD) and isinstance(model, OneLayer | MLP):
-            _refuse_times(times)
-            whole = train([model], [task], [seed], method, keep=keep or (), precision=precision)
-            return whole.isel(run=0, drop=True)
-        if isinstance(model, OneLayer | SymmetricTwoLayer):
-            start = _start(model, task, seed, precision)
-            if isinstance(method, GradientFlow):
-                return _flow(model, task, method, start, times, seed, keep)
-            if isinstance(method, GradientDescent):
-                return _descent(model, task, method, start, times, seed, keep)
-    raise SaddlesError.about(
-        f"{type(method).__name__} for {type(model).__name__} came",
-        "OneLayer and SymmetricTwoLayer run GradientFlow and GradientDescent, OneLayer and MLP run SGD",
-        "use one of these pairs",
-    )
+    turn, s, own = task.rotation, task.concepts, list(layers)
+    own[0] = (own[0][0] @ turn, own[0][1])
+    weights, biases = own[-1]  # of a single layer, both sides are turned
+    own[-1] = (turn.T @ weights, None if biases is None else turn.T @ biases)
+    (first, biases), *rest = own
+    arrays = ([(first[:, :s], biases), *rest], (points, task.moment, test_points[:, :s], first[:, s:]))
+    start, parts = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=precision), arrays)
+    inputs, moment, tests, beyond = parts
+    return start, Problem(inputs, moment, tests, beyond, activation)
 
 
-def _refuse_times(times: Any) -> None:
-    if times is not None:
-        raise SaddlesError.about("times came with SGD", "it saves every few steps", "set save_every of the method")
-
-
-def _start(model: OneLayer | SymmetricTwoLayer, task: Identity, seed: int, precision: str) -> Array:
-    if isinstance(model, OneLayer):
-        return jnp.asarray(task.to_concepts(model.start(task.size, seed)), dtype=precision)
-    return jnp.asarray(task.rotation.T @ model.start(task.size), dtype=precision)
-
-
-def _padded(task: Identity, dtype: Any) -> Array:
-    moment = np.zeros((task.size, task.size))
-    moment[: task.concepts, : task.concepts] = task.moment
-    return jnp.asarray(moment, dtype=dtype)
-
-
-def loss_of_weights(weights: Array, moment: Array) -> Array:
-    """½ tr (W − I) A (W − I)ᵀ."""
-    gap = weights - jnp.eye(weights.shape[0], dtype=weights.dtype)
-    return jnp.sum((gap @ moment) * gap) / 2
-
-
-def loss_of_factor(factor: Array, moment: Array) -> Array:
-    """The same at W = UUᵀ."""
-    return loss_of_weights(factor @ factor.T, moment)
-
-
-def _loss(model: Any) -> Any:
-    return loss_of_factor if isinstance(model, SymmetricTwoLayer) else loss_of_weights
-
-
-def _slope_weights(t: Any, weights: Array, moment: Array) -> Array:
-    return -jax.grad(loss_of_weights)(weights, moment)
-
-
-def _slope_factor(t: Any, factor: Array, moment: Array) -> Array:
-    return -jax.grad(loss_of_factor)(factor, moment)
-
-
-def _learned_weights(t: Any, weights: Array, moment: Array) -> Array:
-    return loss_of_weights(weights, moment) <= 0.5e-4 * jnp.trace(moment)
-
-
-def _learned_factor(t: Any, factor: Array, moment: Array) -> Array:
-    return loss_of_factor(factor, moment) <= 0.5e-4 * jnp.trace(moment)
-
-
-def _flow(
-    model: Any, task: Identity, method: GradientFlow, start: Array, times: Any, seed: int, keep: Any
-) -> Trajectory:
-    paired = isinstance(model, SymmetricTwoLayer)
-    slope, learned = (_slope_factor, _learned_factor) if paired else (_slope_weights, _learned_weights)
-    moment, settled = _padded(task, start.dtype), True
-    if times is None:
-        end = method.until
-        if end is None:
-            speed = 4 * float(np.linalg.eigvalsh(task.moment).max())
-            end, settled = settle(
-                slope, start, learned, args=moment, scale=1 / speed, limit=1e5 / speed, max_steps=method.max_steps
-            )
-        times = np.linspace(0.0, end, SAVED_TIMES)
-    clock, added = from_zero(times)
-    found = solve(
-        slope, start, clock, args=moment, rtol=method.rtol, stiff=method.stiff, max_steps=method.max_steps,
-        atol=1e-300 if paired else None, title="flow",
-    )  # fmt: skip
-    return _labelled(
-        model, task, found.times[added:], found.saved[added:], keep, method=method, seed=seed,
-        status=found.status if settled else "stopped: not learned within the limit of time",
-        wall_time=found.wall_time, gradient_evaluations=found.evaluations,
-    )  # fmt: skip
-
-
-def _step_weights(weights: Array, args: tuple[Array, Array]) -> Array:
-    return weights - args[1] * jax.grad(loss_of_weights)(weights, args[0])
-
-
-def _step_factor(factor: Array, args: tuple[Array, Array]) -> Array:
-    return factor - args[1] * jax.grad(loss_of_factor)(factor, args[0])
-
-
-def _observe_weights(state: Array, args: tuple[Array, Array]) -> dict[str, Array]:
-    return {"state": state, "loss": loss_of_weights(state, args[0])}
-
-
-def _observe_factor(state: Array, args: tuple[Array, Array]) -> dict[str, Array]:
-    return {"state": state, "loss": loss_of_factor(state, args[0])}
-
-
-def _descent(
-    model: Any, task: Identity, method: GradientDescent, start: Array, times: Any, seed: int, keep: Any
-) -> Trajectory:
-    paired = isinstance(model, SymmetricTwoLayer)
-    steps, stride, asked = method.schedule(times)
-    args = (_padded(task, start.dtype), jnp.asarray(method.rate, dtype=start.dtype))
-    done = iterate(
-        _step_factor if paired else _step_weights, start, steps, args=args,
-        observe=_observe_factor if paired else _observe_weights, guard="loss", save_every=stride,
-    )  # fmt: skip
-    chosen = np.isin(done.steps, asked)
-    return _labelled(
-        model, task, method.rate * done.steps[chosen], done.saved["state"][chosen], keep, step=done.steps[chosen],
-        method=method, seed=seed, status=done.status, wall_time=done.wall_time,
-        gradient_evaluations=int(done.steps[-1]),
-    )  # fmt: skip
-
-
-def _labelled(model: Any, task: Identity, times: Any, states: np.ndarray, keep: Any, **facts: Any) -> Trajectory:
-    paired = isinstance(model, SymmetricTwoLayer)
-    jacobian = states @ states.swapaxes(1, 2) if paired else states
-    strengths = task.strengths if paired and task.samples is None else None
-    if paired:
-        method = facts["method"]
-        rate = PAPER_CLOCK * method.rate if isinstance(method, GradientDescent) else None
-        facts["assumptions"] = assumptions(model, task, rate).reason
-    return to_trajectory(
-        task, times, jacobian=jacobian, strengths=strengths, keep=keep, kind="simulated", model=model, **facts
-    )
+def _pace(task: Identity) -> float:
+    """The time scale of the fastest entry of the pair, which grows like e^{4 a t}."""
+    return 1 / (4 * float(np.linalg.eigvalsh(task.moment).max()))

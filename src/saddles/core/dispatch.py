@@ -174,9 +174,12 @@ def _refuse_unused(call: _Call, unused: Mapping[str, Any]) -> None:
 
 
 def _refuse_seed(call: _Call) -> None:
-    if not getattr(call.model, "random", True) and not getattr(call.other, "random", False):
+    drawn, own = getattr(call.model, "random", True), getattr(call.other, "random", None)
+    says = drawn if own is None else own  # a theory that says nothing depends on what the model draws
+    if not ((drawn or own) if call.model_first else says):
+        given = " with given weights" if not drawn else ""
         raise SaddlesError(
-            f"`seed` has no effect: nothing is random in {type(call.model).__name__} with given weights and "
+            f"`seed` has no effect: nothing is random in {type(call.model).__name__}{given} and "
             f"{type(call.other).__name__}. Leave it out."
         )
 

@@ -31,7 +31,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class Size(Generic[S]):
     settings: S
 
 
+@runtime_checkable
 class Drawing(Protocol):
     """What `figure` returns: a matplotlib figure, or anything that can save itself."""
 
@@ -164,7 +165,7 @@ class Experiment(Generic[S]):
         typed: dict[str, Any] = {}
         for key, value in (changes or {}).items():
             if key not in values:
-                raise SaddlesError.unknown(f"setting of {self.name}", key, values)
+                raise SaddlesError.unknown("setting", key, values, of=self.name)
             typed[key] = _like(values[key], value, key)
         return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from saddles.diagonal.model import DiagonalTransformer as DiagonalTransformer
     from saddles.diagonal.model import FullHead as FullHead
     from saddles.diagonal.model import LinearDiagonal as LinearDiagonal
+    from saddles.diagonal.model import Network as Network
+    from saddles.diagonal.perturb import perturbed_flows as perturbed_flows
+    from saddles.diagonal.quadratic import saddle_path as saddle_path
     from saddles.diagonal.task import Supervised as Supervised
     from saddles.diagonal.task import TeacherStudent as TeacherStudent
     from saddles.diagonal.task import cross_entropy as cross_entropy

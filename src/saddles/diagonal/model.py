@@ -1,25 +1,49 @@
-"""Networks that see their weights only through β = u ⊙ v, and one that does not."""
+"""Networks that see their weights only through β = u ⊙ v, and one that does not.
+
+The initial scale is the model's: weights start at α(u₀, v₀) with `log_alpha` = log α. It may be any negative number,
+−2302.6 (α = 1e-1000) included; a list adds the axis `log_alpha`. The limit α → 0 of the theory does not need it.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jaxtyping import Array, Float
 
-import saddles.runtime.float64  # noqa: F401
+from saddles.core.status import Status
+from saddles.core.trajectory import Trajectory
+from saddles.diagonal.scale import LogAlpha, check_log_alpha
+from saddles.diagonal.simulate import common_clock, full_problem, product_problem, train_full, train_products
 from saddles.errors import SaddlesError
+from saddles.protocols import AXIS
+from saddles.runtime.device import on_device
+from saddles.runtime.precision import in_double_precision
 
 Beta = Float[Array, " coordinate"]
 Sequences = Float[Array, "sample token dim"]
+Weights = tuple[npt.ArrayLike, npt.ArrayLike] | None
+"""u₀ and v₀, or None where they are drawn."""
 
 
 class Network(ABC):
-    """f(x; u, v) = h(x; u ⊙ v) (paper, Definition 3.1): a smooth h and a draw of u₀, v₀."""
+    """f(x; u, v) = h(x; u ⊙ v) (paper, Definition 3.1): a smooth h and a draw of u₀, v₀.
+
+    A network of your own needs `coordinates` and `output`, and `log_alpha` to be simulated:
+
+        class Tanh(Network):
+            coordinates, log_alpha = 3, -30.0
+            def output(self, beta, inputs):
+                return jnp.tanh(inputs @ beta)
+    """
+
+    log_alpha: LogAlpha = None
+    weights: Weights = None
 
     @property
     @abstractmethod
@@ -27,7 +51,7 @@ class Network(ABC):
         """The length of β."""
 
     @abstractmethod
-    def output(self, beta: Beta, inputs: Any) -> Any:
+    def output(self, beta: Beta, inputs: Array) -> Array:
         """H of a whole batch, samples first."""
 
     def canonical(self) -> "Network":
@@ -35,41 +59,78 @@ class Network(ABC):
         return self
 
     @property
+    def random(self) -> bool:
+        """Whether u₀ and v₀ are drawn by the seed."""
+        return self.weights is None
+
+    @property
     def families(self) -> list[str]:
-        """The name of the matrix each coordinate is a diagonal entry of."""
+        """The name of the matrix that each coordinate is a diagonal entry of."""
         return ["weight"] * self.coordinates
 
     @property
     def powers(self) -> np.ndarray:
-        """The exponents a of the initial scale α^a, one a coordinate."""
+        """The exponents a of the initial scale α^a, one per coordinate."""
         return np.ones(self.coordinates)
 
     def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
         """Gaussian inputs of this model's shape."""
-        raise SaddlesError.about(
-            f"{type(self).__name__} came to TeacherStudent",
-            "the shape of its inputs is not known",
-            "use Supervised with inputs of your own",
+        raise SaddlesError(
+            f"The shape of the inputs of {type(self).__name__} is not known, so that TeacherStudent cannot draw them. "
+            "Use Supervised with inputs of your own."
         )
 
     def teach(self, draw: np.random.Generator) -> np.ndarray:
         """A teacher's β: the product of two standard Gaussian vectors."""
         return draw.normal(size=self.coordinates) * draw.normal(size=self.coordinates)
 
-    def start(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """u₀ and v₀, i.i.d. N(0, 1) unless the model was given `weights`."""
-        given = getattr(self, "weights", None)
-        if given is not None:
-            u, v = (np.asarray(part, dtype=float) for part in given)
+    def start(self, task: object = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """u₀ and v₀ before the factor α^a: i.i.d. N(0, 1), unless the model was given `weights`.
+
+        They do not depend on the task.
+        """
+        if self.weights is not None:
+            u, v = (np.asarray(part, dtype=float) for part in self.weights)
             if u.shape != (self.coordinates,) or v.shape != (self.coordinates,):
-                raise SaddlesError.about(
-                    f"weights of shapes {u.shape} and {v.shape} came",
-                    f"this model has {self.coordinates} coordinates",
-                    "give two vectors of that length",
+                raise SaddlesError(
+                    f"`weights` must be two vectors of {self.coordinates} entries, one per coordinate; got shapes "
+                    f"{u.shape} and {v.shape}."
                 )
             return u, v
         draw = np.random.default_rng([seed, 33])
         return draw.normal(size=self.coordinates), draw.normal(size=self.coordinates)
+
+    @in_double_precision
+    def simulate(
+        self,
+        task: object,
+        method: object,
+        *,
+        times: np.ndarray | None = None,
+        seed: int = 0,
+        keep: Sequence[str] | None = None,
+        device: str | None = None,
+        precision: str = "float64",
+    ) -> Trajectory:
+        """Train by `Flow`, `Descent`, or another method with a `follow`; `time` is rescaled, t / log(1/α).
+
+        A `Flow` without times is saved at the end of every solver step: close where something happens, far apart on
+        plateaus. Variables are `beta` (time, coordinate), `loss` and `gradient_time`, and of a `Flow` also
+        `log_scale` (time, coordinate) = log_α|u+v|, the b of Algorithm 1. With times, a method of steps saves
+        the nearest step to each.
+
+        Kept on request: `weights` (u and v) and, of a `Flow`, `crossings` (plateaus crossed: from, to, stated error).
+        """
+        with on_device(device):
+            return train_products(self, task, method, times, seed, keep, precision)
+
+    @in_double_precision
+    def horizon(
+        self, task: object, method: object, *, seed: int = 0, device: str | None = None, precision: str = "float64"
+    ) -> tuple[np.ndarray | None, Status]:
+        """The rescaled times of a run without `times`, where several must share them."""
+        with on_device(device):
+            return common_clock(method, lambda: product_problem(self, task, method, seed, precision))
 
 
 @lru_cache
@@ -79,28 +140,31 @@ def _shared(kind: Callable[..., Network], *sizes: int) -> Network:
 
 def _check_size(value: int, name: str) -> None:
     if int(value) != value or value < 1:
-        raise SaddlesError.about(f"{name}={value!r} came", "a whole number of at least 1 is needed", "try 50")
+        raise SaddlesError.must_be(name, "a whole number of at least 1", value)
 
 
 @dataclass(frozen=True, eq=False)
 class Diagonal(Network):
-    """A user's network.
+    """A network given by a function.
 
     Args:
         function: h(β, batch), a twice differentiable JAX function of a whole batch (Definition 3.1
             excludes the ReLU).
         size: the length of β.
         weights: u₀ and v₀ instead of a draw.
-        exponents: the initial scale of coordinate i is α^a_i; one number or one a coordinate.
+        exponents: the initial scale of coordinate i is α^a_i; one number or one per coordinate.
+        log_alpha: log α; a list adds an axis.
     """
 
-    function: Callable[[Any, Any], Any]
+    function: Callable[[Array, Array], Array]
     size: int
-    weights: tuple[Any, Any] | None = field(default=None, repr=False)
-    exponents: Any = 1.0
+    weights: Weights = field(default=None, repr=False)
+    exponents: npt.ArrayLike = 1.0
+    log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
 
     def __post_init__(self) -> None:
         _check_size(self.size, "size")
+        check_log_alpha(self.log_alpha)
 
     @property
     def coordinates(self) -> int:
@@ -110,7 +174,7 @@ class Diagonal(Network):
     def powers(self) -> np.ndarray:
         return _spread(self.exponents, self.size)
 
-    def output(self, beta: Beta, inputs: Any) -> Any:
+    def output(self, beta: Beta, inputs: Array) -> Array:
         return self.function(beta, inputs)
 
 
@@ -120,15 +184,17 @@ class LinearDiagonal(Network):
 
     Args:
         dim: number of inputs and of coordinates.
-        weights, exponents: as in `Diagonal`.
+        weights, exponents, log_alpha: as in `Diagonal`.
     """
 
     dim: int
-    weights: tuple[Any, Any] | None = field(default=None, repr=False)
-    exponents: Any = 1.0
+    weights: Weights = field(default=None, repr=False)
+    exponents: npt.ArrayLike = 1.0
+    log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
 
     def __post_init__(self) -> None:
         _check_size(self.dim, "dim")
+        check_log_alpha(self.log_alpha)
 
     @property
     def coordinates(self) -> int:
@@ -148,7 +214,12 @@ class LinearDiagonal(Network):
         return draw.normal(size=(samples, self.dim))
 
 
-def attend(states: Sequences, key_query: Array, value_output: Array, offset: Any = None) -> Sequences:
+def attend(
+    states: Sequences,
+    key_query: Float[Array, " dim"],
+    value_output: Float[Array, " dim"],
+    offset: Float[Array, "token token"] | None = None,
+) -> Sequences:
     """smax(X diag(k) Xᵀ + offset) X diag(o), the softmax over each row: (1) with diagonal weights."""
     logits = jnp.einsum("snd,smd->snm", states * key_query[None, None, :], states)
     if offset is not None:
@@ -164,15 +235,17 @@ class AttentionHead(Network):
 
     Args:
         dim: d; β has 2d coordinates.
-        weights, exponents: as in `Diagonal`.
+        weights, exponents, log_alpha: as in `Diagonal`.
     """
 
     dim: int
-    weights: tuple[Any, Any] | None = field(default=None, repr=False)
-    exponents: Any = 1.0
+    weights: Weights = field(default=None, repr=False)
+    exponents: npt.ArrayLike = 1.0
+    log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
 
     def __post_init__(self) -> None:
         _check_size(self.dim, "dim")
+        check_log_alpha(self.log_alpha)
 
     @property
     def coordinates(self) -> int:
@@ -211,23 +284,25 @@ class DiagonalTransformer(Network):
         exponents: initial exponent of each head, (head,) or (layer, head): breaks the symmetry of heads.
         offsets: frozen logits (head, token, token) or (layer, head, token, token): another way to break it.
         seed: draws W_A and W_B.
-        weights: as in `Diagonal`.
+        weights, log_alpha: as in `Diagonal`.
     """
 
     dim: int
     layers: int = 2
     heads: int = 2
     feedforward: int = 0
-    exponents: Any = 1.0
-    offsets: Any = field(default=None, repr=False)
+    exponents: npt.ArrayLike = 1.0
+    offsets: npt.ArrayLike | None = field(default=None, repr=False)
     seed: int = 0
-    weights: tuple[Any, Any] | None = field(default=None, repr=False)
+    weights: Weights = field(default=None, repr=False)
+    log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
 
     def __post_init__(self) -> None:
         for name in ("dim", "layers", "heads"):
             _check_size(getattr(self, name), name)
         if self.feedforward < 0:
-            raise SaddlesError.about(f"feedforward={self.feedforward!r} came", "a width is not negative", "use 0")
+            raise SaddlesError.must_be("feedforward", "a width, or 0 for none", self.feedforward)
+        check_log_alpha(self.log_alpha)
 
     @property
     def coordinates(self) -> int:
@@ -235,8 +310,8 @@ class DiagonalTransformer(Network):
 
     @property
     def powers(self) -> np.ndarray:
-        a_head = np.broadcast_to(np.asarray(self.exponents, dtype=float), (self.layers, self.heads))
-        return np.repeat(a_head.ravel(), 2 * self.dim)
+        per_head = np.broadcast_to(np.asarray(self.exponents, dtype=float), (self.layers, self.heads))
+        return np.repeat(per_head.ravel(), 2 * self.dim)
 
     @property
     def families(self) -> list[str]:
@@ -273,7 +348,7 @@ class DiagonalTransformer(Network):
                 states = states + jax.nn.gelu(states @ first, approximate=False) @ second.T
         return states
 
-    def _offset(self, layer: int, head: int) -> Any:
+    def _offset(self, layer: int, head: int) -> Float[Array, "token token"] | None:
         if self.offsets is None:
             return None
         offsets = jnp.asarray(self.offsets)
@@ -291,23 +366,29 @@ def _transformer(dim: int, layers: int, heads: int, feedforward: int, seed: int)
 class FullHead:
     """One attention head with full matrices W_K, W_Q, W_V, W_O in R^{d×d'}: (1) as it is.
 
-    It has no coordinates β; it is integrated or descended in its weights, stacked as
-    (matrix, dim, inner) in the order key, query, value, output.
+    It has no coordinates β, and no theory here speaks about it; it is integrated or descended in its weights, stacked
+    as (matrix, dim, inner) in the order key, query, value, output.
 
     Args:
         dim: d.
         inner: d'; None is d.
         scale: standard deviation of a teacher's entries; None is d^{-1/2} d'^{-1/4}, at which the
             entries of W_K W_Qᵀ are of order 1/d and the teacher's softmax is not saturated.
+        log_alpha: log α, at least −300 here; a list adds an axis.
     """
 
     dim: int
     inner: int | None = None
     scale: float | None = None
+    log_alpha: LogAlpha = field(default=None, kw_only=True, metadata=AXIS)
+
+    random: ClassVar[bool] = True
+    """The initial weights are drawn by the seed."""
 
     def __post_init__(self) -> None:
         _check_size(self.dim, "dim")
         _check_size(self.width, "inner")
+        check_log_alpha(self.log_alpha)
 
     @property
     def width(self) -> int:
@@ -329,18 +410,44 @@ class FullHead:
         scale = self.dim**-0.5 * self.width**-0.25 if self.scale is None else self.scale
         return scale * draw.normal(size=(4, self.dim, self.width))
 
-    def start(self, seed: int) -> np.ndarray:
-        """The four matrices before the factor α, i.i.d. N(0, 1), stacked."""
+    def start(self, task: object = None, seed: int = 0) -> np.ndarray:
+        """The four matrices before the factor α, i.i.d. N(0, 1), stacked; they do not depend on the task."""
         return np.random.default_rng([seed, 35]).normal(size=(4, self.dim, self.width))
 
+    @in_double_precision
+    def simulate(
+        self,
+        task: object,
+        method: object,
+        *,
+        times: np.ndarray | None = None,
+        seed: int = 0,
+        device: str | None = None,
+        precision: str = "float64",
+    ) -> Trajectory:
+        """Train by `Flow` (which needs `until` or times), `Descent`, or another method with a `follow`.
 
-def _spread(exponents: Any, size: int) -> np.ndarray:
+        Variables are `singular_value` (time, family, mode) of W_K W_Qᵀ and W_V W_Oᵀ, `loss` and `gradient_time`;
+        `time` is rescaled, t / log(1/α).
+        """
+        with on_device(device):
+            return train_full(self, self.start(task, seed), task, method, times, seed, precision)
+
+    @in_double_precision
+    def horizon(
+        self, task: object, method: object, *, seed: int = 0, device: str | None = None, precision: str = "float64"
+    ) -> tuple[np.ndarray | None, Status]:
+        """The rescaled times of a run without `times`, where several must share them."""
+        with on_device(device):
+            prepare = lambda: full_problem(self, self.start(task, seed), task, method, seed, precision)  # noqa: E731
+            return common_clock(method, prepare)
+
+
+def _spread(exponents: npt.ArrayLike, size: int) -> np.ndarray:
     try:
         powers = np.broadcast_to(np.asarray(exponents, dtype=float), (size,))
     except ValueError as error:
-        raise SaddlesError.about(
-            f"exponents of shape {np.shape(exponents)} came", f"one number or {size} are needed", "check the length"
-        ) from error
+        raise SaddlesError.must_be("exponents", f"one number or {size} of them", exponents) from error
     if not (powers > 0).all():
-        raise SaddlesError.about(f"exponents {exponents!r} came", "they are positive", "1 is the paper's")
+        raise SaddlesError.must_be("exponents", "positive (the paper's are 1)", exponents)
     return powers

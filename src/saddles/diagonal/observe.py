@@ -1,38 +1,37 @@
 """How a run of the diagonal lab is labelled; simulation and theory bring their own dynamics to it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.core.trajectory import Trajectory, Variable, make_trajectory
+from saddles.diagonal.risk import ProductNetwork
 
-KEEPABLE = ("weights", "crossings")
-"""Variables that are kept on request."""
+UNIT = "rescaled time, t / log(1/α)"
+"""One unit of `time` in this lab. Results of version 0.1 may hold it as the coordinate `rescaled_time` instead."""
 
 
 def to_trajectory(
-    variables: dict[str, Any], rescaled: np.ndarray, model: Any, task: Any, *, log_alpha: float | None, **facts: Any
+    variables: Mapping[str, Variable],
+    times: np.ndarray,
+    model: object,
+    task: object,
+    *,
+    coords: Mapping[str, object],
+    **facts: Any,  # further keywords of `make_trajectory`
 ) -> Trajectory:
-    """Give arrays their names, both clocks and their provenance.
+    """Give arrays their names, the rescaled clock and their provenance.
 
     Args:
-        rescaled: t / log(1/α), shape (time,).
-        log_alpha: turns it into gradient time; None (the limit α → 0) leaves the rescaled clock alone.
+        variables: as `saddles.trajectory` takes them.
+        times: t / log(1/α), shape (time,).
+        model: its `coordinates` and `families` become axes, where it has them.
+        coords: further coordinates.
+        facts: status, costs and further attributes.
     """
-    scale = 1.0 if log_alpha is None else -log_alpha
-    coords: dict[str, Any] = {"rescaled_time": ("time", rescaled), **facts.pop("coords", {})}
-    if hasattr(model, "coordinates"):
-        coords["coordinate"] = np.arange(model.coordinates)
-        coords["family"] = ("coordinate", np.array(model.families))
-    return make_trajectory(
-        variables,
-        rescaled * scale,
-        unit="rescaled time" if log_alpha is None else "gradient time",
-        coords=coords,
-        lab="diagonal",
-        model=model,
-        task=task,
-        log_alpha=log_alpha,
-        clock="rescaled_time",
-        **facts,
-    )
+    own: dict[str, object] = dict(coords)
+    if isinstance(model, ProductNetwork):
+        own["coordinate"] = np.arange(model.coordinates)
+        own["family"] = ("coordinate", np.array(model.families))
+    return make_trajectory(variables, times, unit=UNIT, coords=own, lab="diagonal", model=model, task=task, **facts)

@@ -1,48 +1,99 @@
 """The loss L(β) of a model on a task, its gradient and Hessian columns, counted."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-import saddles.runtime.float64  # noqa: F401
+from saddles.diagonal.task import Loss, Task
 from saddles.errors import SaddlesError
+
+Parameters = Float[Array, "..."]
+"""β, or whatever else a model's `output` takes: the four stacked matrices of a full head."""
+Output = Callable[[Array, Array], Array]
+"""h(parameters, batch) -> outputs, samples first."""
+
+
+@runtime_checkable
+class ProductNetwork(Protocol):
+    """What theory and simulation read of a network h(x; u ⊙ v); `saddles.diagonal.Network` has it all."""
+
+    @property
+    def coordinates(self) -> int:
+        """The length of β."""
+        ...
+
+    @property
+    def powers(self) -> np.ndarray:
+        """The exponents a of the initial scale α^a, one per coordinate."""
+        ...
+
+    @property
+    def families(self) -> list[str]:
+        """The name of the matrix that each coordinate is a diagonal entry of."""
+        ...
+
+    def output(self, beta: Array, inputs: Array, /) -> Array:
+        """H of a whole batch, samples first."""
+        ...
+
+    def start(self, task: object = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """u₀ and v₀, before the factor α^a."""
+        ...
+
+
+def check_network(model: object, reader: object) -> ProductNetwork:
+    """Refuse a model without coordinates β, before anything is computed."""
+    missing = [name for name in ("coordinates", "powers", "families", "output", "start") if not hasattr(model, name)]
+    if missing:
+        raise SaddlesError(
+            f"{getattr(reader, '__name__', type(reader).__name__)} speaks about networks h(x; u ⊙ v), such as "
+            f"LinearDiagonal, AttentionHead or a subclass of saddles.diagonal.Network; {type(model).__name__} has no "
+            f"`{missing[0]}`."
+        )
+    return model  # type: ignore[return-value]
 
 
 class Mean(eqx.Module):
     """L = mean over samples of loss(h(β, inputs), target), for β or any other parameter."""
 
-    inputs: Any
-    targets: Any
-    output: Any = eqx.field(static=True)
-    loss: Any = eqx.field(static=True)
+    inputs: Array
+    targets: Array
+    output: Output = eqx.field(static=True)
+    loss: Loss = eqx.field(static=True)
 
-    def __call__(self, parameters: Any) -> Any:
-        return self.on(parameters, self.inputs, self.targets)
+    def __call__(self, parameters: Parameters) -> Float[Array, ""]:
+        return self._mean(parameters, self.inputs, self.targets)
 
-    def on(self, parameters: Any, inputs: Any, targets: Any) -> Any:
-        """The same on given samples."""
+    def on(self, parameters: Parameters, chosen: Array) -> Float[Array, ""]:
+        """The same on chosen samples only."""
+        return self._mean(parameters, self.inputs[chosen], self.targets[chosen])
+
+    def _mean(self, parameters: Parameters, inputs: Array, targets: Array) -> Float[Array, ""]:
         return jnp.mean(jax.vmap(self.loss)(self.output(parameters, inputs), targets))
 
 
 @lru_cache(maxsize=32)
-def _compiled(output: Any, loss: Any) -> tuple[Any, Any, Any]:
+def _compiled(output: Output, loss: Loss) -> tuple[Callable, Callable, Callable]:
     """(L, ∇L), a Hessian-vector product and many L, compiled once for each h and loss.
 
-    Plain `jax.jit` on arrays: the solver calls these thousands of times and waits for each.
+    Plain `jax.jit` on arrays: the solver calls these thousands of times and waits for each, and an `eqx.filter_jit`
+    would spend longer on sorting its arguments than a small gradient takes.
     """
 
-    def value(beta: Any, inputs: Any, targets: Any) -> Any:
+    def value(beta: Array, inputs: Array, targets: Array) -> Array:
         return Mean(inputs, targets, output, loss)(beta)
 
-    def column(beta: Any, direction: Any, inputs: Any, targets: Any) -> Any:
+    def column(beta: Array, direction: Array, inputs: Array, targets: Array) -> Array:
         return jax.jvp(lambda b: jax.grad(value)(b, inputs, targets), (beta,), (direction,))[1]
 
-    def values(betas: Any, inputs: Any, targets: Any) -> Any:
+    def values(betas: Array, inputs: Array, targets: Array) -> Array:
         return jax.lax.map(lambda b: value(b, inputs, targets), betas)
 
     return jax.jit(jax.value_and_grad(value)), jax.jit(column), jax.jit(values)
@@ -65,7 +116,7 @@ class Risk:
     counts: Counts = field(default_factory=Counts)
 
     @property
-    def _run(self) -> tuple[Any, Any, Any]:
+    def _run(self) -> tuple[Callable, Callable, Callable]:
         return _compiled(self.mean.output, self.mean.loss)
 
     def _cast(self, values: np.ndarray) -> np.ndarray:
@@ -89,11 +140,11 @@ class Risk:
         """Columns of the Hessian ∇²L(β), shape (coordinate, chosen): one product each."""
         self.counts.products += len(chosen)
         here, unit, data = self._cast(beta), self._cast(np.eye(self.size)), (self.mean.inputs, self.mean.targets)
-        found = [np.asarray(self._run[1](here, unit[i], *data)) for i in chosen]
-        return np.stack(found, axis=1).astype(float) if found else np.zeros((self.size, 0))
+        rows = [np.asarray(self._run[1](here, unit[i], *data)) for i in chosen]
+        return np.stack(rows, axis=1).astype(float) if rows else np.zeros((self.size, 0))
 
 
-def risk_of(model: Any, task: Any, precision: str = "float64") -> Risk:
+def risk_of(model: ProductNetwork, task: Task, precision: str = "float64") -> Risk:
     """The risk of a model on a task, checked at β = 0.
 
     Refuses an output that does not fit the targets, and values or gradients that are not numbers.
@@ -103,30 +154,28 @@ def risk_of(model: Any, task: Any, precision: str = "float64") -> Risk:
     try:
         value, force = risk.both(np.zeros(model.coordinates))
     except (TypeError, ValueError, IndexError) as error:
-        raise SaddlesError.about(
-            f"h or the loss failed on inputs of shape {mean.inputs.shape} and targets of shape {mean.targets.shape} "
-            f"({str(error).splitlines()[0]})",
-            "h takes (β, batch) and gives outputs with samples first",
-            "check the shapes",
+        raise SaddlesError(
+            "h must take (β, batch) and give outputs with samples first. It or the loss failed on inputs of shape "
+            f"{mean.inputs.shape} and targets of shape {mean.targets.shape}: {str(error).splitlines()[0]}"
         ) from error
-    risk.counts.gradients = 0
+    risk.counts.gradients = 0  # the check is not a cost of the method
     if not np.isfinite(value):
-        raise SaddlesError.about(
-            f"a loss of {value} at β = 0 came", "h must be smooth there (Definition 3.1)", "check the function and data"
+        raise SaddlesError(
+            f"h must be smooth at β = 0 (Definition 3.1); the loss there is {value}. Check the function and the data."
         )
     if not np.isfinite(force).all():
-        raise SaddlesError.about(
-            f"a gradient with {int((~np.isfinite(force)).sum())} entries that are not numbers at β = 0 came",
-            "h must be twice differentiable (Definition 3.1)",
-            "replace roots, norms or divisions that are not smooth at 0",
+        raise SaddlesError(
+            f"h must be twice differentiable at β = 0 (Definition 3.1); {int((~np.isfinite(force)).sum())} entries of "
+            "the gradient there are not numbers. Replace roots, norms or divisions that are not smooth at 0."
         )
     return risk
 
 
-def mean_of(model: Any, task: Any, precision: str = "float64") -> Mean:
-    """The loss as a JAX function of the parameters."""
+def mean_of(model: object, task: Task, precision: str = "float64") -> Mean:
+    """The loss as a JAX function of the model's parameters."""
     targets = np.asarray(task.targets)
-    kind = precision if np.issubdtype(targets.dtype, np.floating) else targets.dtype
+    kind = precision if np.issubdtype(targets.dtype, np.floating) else targets.dtype  # labels stay integers
     inputs = jnp.asarray(np.asarray(task.inputs), dtype=precision)
-    output = (model.canonical() if hasattr(model, "canonical") else model).output
+    # One instance for all models of the same h, so that a program compiled for one serves the others.
+    output = (model.canonical() if hasattr(model, "canonical") else model).output  # type: ignore[attr-defined]
     return Mean(inputs, jnp.asarray(targets, dtype=kind), output, task.loss)

@@ -1,19 +1,20 @@
-"""Tasks of the diagonal lab: samples, targets, and a loss a sample."""
+"""What the networks of this lab are trained on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+import numpy.typing as npt
+from jaxtyping import Array, Float, Int
 
-import saddles.runtime.float64  # noqa: F401
 from saddles.errors import SaddlesError
+from saddles.runtime.precision import in_double_precision
 
-Loss = Callable[[Any, Any], Any]
+Loss = Callable[[Array, Array], Array]
 """loss(output, target) of one sample: a number."""
 
 
@@ -22,17 +23,18 @@ def squared_error(output: Float[Array, "*out"], target: Float[Array, "*out"]) ->
     return jnp.mean((output - target) ** 2)
 
 
-def cross_entropy(output: Float[Array, " label"], target: Any) -> Float[Array, ""]:
-    """−log softmax(output)[target] of a whole-number label.
+def cross_entropy(output: Float[Array, " label"], target: Int[Array, ""]) -> Float[Array, ""]:
+    """−log softmax(output)[target] of an integer label.
 
-    On separable data it has no minimum: the weights grow for ever, and with them
-    Assumption 4.4 fails (the theory says so when it meets it).
+    On separable data it has no minimum: the weights grow for ever, and Assumption 4.4 fails (the theory says so
+    when it gets there).
     """
     return jax.nn.logsumexp(output) - output[target]
 
 
+@runtime_checkable
 class Task(Protocol):
-    """What the lab needs of a task."""
+    """What the lab reads of a task."""
 
     @property
     def inputs(self) -> np.ndarray:
@@ -50,6 +52,34 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
+class Teacher(Protocol):
+    """What `TeacherStudent` reads of a model."""
+
+    def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
+        """Inputs of the model's shape, samples first."""
+        ...
+
+    def teach(self, draw: np.random.Generator) -> np.ndarray:
+        """A teacher's parameters."""
+        ...
+
+    def output(self, beta: Array, inputs: Array, /) -> Array:
+        """The outputs of a teacher with these parameters."""
+        ...
+
+
+def check_task(task: object, model: object) -> Task:
+    """Refuse a task of another kind, before anything is computed."""
+    missing = [name for name in ("inputs", "targets", "loss") if not hasattr(task, name)]
+    if missing:
+        raise SaddlesError(
+            f"{type(model).__name__} is trained on Supervised, TeacherStudent, or an object with `inputs`, `targets` "
+            f"and `loss`; {type(task).__name__} has no `{missing[0]}`."
+        )
+    return task  # type: ignore[return-value]
+
+
 @dataclass(frozen=True, eq=False)
 class Supervised:
     """Given inputs and targets: L = mean over samples of loss(output, target).
@@ -60,22 +90,19 @@ class Supervised:
         loss: of one sample, a smooth JAX function.
     """
 
-    inputs: Any
-    targets: Any
+    inputs: npt.ArrayLike
+    targets: npt.ArrayLike
     loss: Loss = squared_error
 
     def __post_init__(self) -> None:
         inputs, targets = np.asarray(self.inputs), np.asarray(self.targets)
         if not inputs.ndim or not targets.ndim or len(inputs) != len(targets) or not len(inputs):
-            raise SaddlesError.about(
-                f"inputs of shape {inputs.shape} and targets of shape {targets.shape} came",
-                "both have the samples first, and as many",
-                "check their first axes",
+            raise SaddlesError(
+                "`inputs` and `targets` must have the same number of samples along their first axes; got shapes "
+                f"{inputs.shape} and {targets.shape}."
             )
         if not (np.isfinite(inputs).all() and np.isfinite(targets).all()):
-            raise SaddlesError.about(
-                "data with NaN or infinity came", "Assumption 2.1 needs bounded data", "clean it first"
-            )
+            raise SaddlesError("`inputs` and `targets` must be finite; they hold NaN or infinity. Clean them first.")
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "targets", targets)
 
@@ -99,41 +126,49 @@ class TeacherStudent:
         loss: of one sample.
     """
 
-    model: Any
+    model: Teacher
     samples: int = 1000
     tokens: int = 10
     seed: int = 0
-    teacher: Any = field(default=None, repr=False)
+    teacher: npt.ArrayLike | None = field(default=None, repr=False)
     sparsity: int | None = None
     noise: float = 0.0
     loss: Loss = squared_error
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.tokens < 1 or not 0 <= self.noise < float("inf"):
-            raise SaddlesError.about(
-                f"samples={self.samples!r}, tokens={self.tokens!r}, noise={self.noise!r} came",
-                "counts are at least 1 and noise is not negative",
-                "try samples=1000, tokens=10",
-            )
+        for name in ("samples", "tokens"):
+            if getattr(self, name) < 1:
+                raise SaddlesError.must_be(name, "at least 1", getattr(self, name))
+        if not 0 <= self.noise < float("inf"):
+            raise SaddlesError.must_be("noise", "a standard deviation of at least 0", self.noise)
 
-    @cached_property
+    @property
     def inputs(self) -> np.ndarray:
         """N(0, 1) inputs, samples first."""
-        return self.model.sample(self.samples, self.tokens, np.random.default_rng([self.seed, 30]))
+        return self._drawn[0]
 
-    @cached_property
+    @property
     def truth(self) -> np.ndarray:
         """The teacher's β (for a full head: its four matrices, stacked)."""
-        draw = np.random.default_rng([self.seed, 31])
+        return self._drawn[1]
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The teacher's outputs."""
+        return self._drawn[2]
+
+    @cached_property
+    @in_double_precision
+    def _drawn(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        inputs = self.model.sample(self.samples, self.tokens, np.random.default_rng([self.seed, 30]))
+        truth = self._teacher(np.random.default_rng([self.seed, 31]))
+        clean = np.asarray(self.model.output(jnp.asarray(truth), jnp.asarray(inputs)))
+        return inputs, truth, clean + self.noise * np.random.default_rng([self.seed, 32]).normal(size=clean.shape)
+
+    def _teacher(self, draw: np.random.Generator) -> np.ndarray:
         if self.teacher is not None:
             return np.asarray(self.teacher, dtype=float)
         beta = self.model.teach(draw)
-        if self.sparsity is not None:
-            beta = np.where(np.isin(np.arange(beta.size), draw.permutation(beta.size)[: self.sparsity]), beta, 0.0)
-        return beta
-
-    @cached_property
-    def targets(self) -> np.ndarray:
-        """The teacher's outputs."""
-        clean = np.asarray(self.model.output(jnp.asarray(self.truth), jnp.asarray(self.inputs)))
-        return clean + self.noise * np.random.default_rng([self.seed, 32]).normal(size=clean.shape)
+        if self.sparsity is None:
+            return beta
+        return np.where(np.isin(np.arange(beta.size), draw.permutation(beta.size)[: self.sparsity]), beta, 0.0)

@@ -3,28 +3,34 @@
 Boix-Adserà et al., Transformers learn through gradual rank increase (2023), section 4.
 """
 
-from collections.abc import Sequence
+import dataclasses
+import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from saddles.core.trajectory import FINISHED, Trajectory
-from saddles.core.validation import check_keep, check_times
-from saddles.diagonal.method import check_log_alpha
-from saddles.diagonal.observe import KEEPABLE, to_trajectory
+from saddles.core.status import FINISHED, Ending, Status
+from saddles.core.trajectory import Trajectory, Variable
+from saddles.diagonal.observe import to_trajectory
 from saddles.diagonal.rest import ZERO, Rest, flow_to_rest
-from saddles.diagonal.risk import Risk, risk_of
+from saddles.diagonal.risk import Risk, check_network, risk_of
+from saddles.diagonal.scale import scale_of, warn_moved
+from saddles.diagonal.task import check_task
 from saddles.errors import SaddlesError
 from saddles.runtime.device import on_device
+from saddles.runtime.precision import in_double_precision
 from saddles.runtime.progress import bar
 from saddles.solvers.log_scale import LogScale
+from saddles.solvers.ode import SAVED_TIMES
 
 TIE = 1e-9
 """Times until activation that differ by less than this part are a tie."""
 
 BEGIN = 1e-8
 """|β| of a newly active coordinate at the start of part (B), relative to the largest |β| (or 1): the paper's ε²."""
+
+BEFORE = 1e-9
+"""A prediction without `times` is saved this part before each jump, so that a line through its points is a stair."""
 
 
 @dataclass(frozen=True)
@@ -38,112 +44,158 @@ class Incremental:
 
     Args:
         max_stages: most activations to predict.
-        log_alpha: None is the limit α → 0. A number is the finite form: b⁰ = log_α|α p₀| and upper
-            barrier log_α(α²|p₀ q₀|) instead of 1 and 2, with the run's own u₀, v₀.
-        until: stop at this rescaled time; None goes on until nothing grows any more.
+        until: stop at this rescaled time; None continues until nothing grows any more.
+        finite: False is the limit α → 0, which does not read the model's α. True is the finite form, with the model's
+            own α and the run's u₀, v₀: b⁰ = log_α|α p₀| and upper barrier log_α(α²|p₀ q₀|) instead of 1 and 2.
+        log_alpha: the old way to ask for the finite form; give it to the model, and finite=True.
     """
 
     max_stages: int = 100
-    log_alpha: float | None = None
     until: float | None = None
+    finite: bool = False
+    log_alpha: float | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
+        warn_moved(self, self.log_alpha)
         if self.max_stages < 1:
-            raise SaddlesError.about(f"max_stages={self.max_stages!r} came", "at least 1 is predicted", "try 10")
-        if self.log_alpha is not None:
-            check_log_alpha(self.log_alpha)
+            raise SaddlesError.must_be("max_stages", "at least 1", self.max_stages)
+        if self.until is not None and not (math.isfinite(self.until) and self.until > 0):
+            raise SaddlesError.must_be("until", "a positive rescaled time", self.until)
+
+    @property
+    def random(self) -> bool | None:
+        """False: the limit does not depend on what is drawn; None for the finite form, which reads the model's draw."""
+        return None if self._finite else False
+
+    def horizon(self, model: object, task: object) -> tuple[np.ndarray | None, Status]:
+        """The limit jumps at the same times for every seed and α; finite forms need one clock, evenly until `until`."""
+        if not self._finite:
+            return None, FINISHED
+        if self.until is None:
+            raise SaddlesError("Several finite forms jump at different times and need one clock: give `until` or "
+                               "`times`.")  # fmt: skip
+        return np.linspace(0.0, self.until, SAVED_TIMES), FINISHED
+
+    @property
+    def _finite(self) -> bool:
+        return self.finite or self.log_alpha is not None
+
+    @in_double_precision
+    def predict(
+        self,
+        model: object,
+        task: object,
+        *,
+        times: np.ndarray | None = None,
+        seed: int = 0,
+        device: str | None = None,
+        precision: str = "float64",
+    ) -> Trajectory:
+        """Predict the stages of a network; the result is piecewise constant over rescaled time.
+
+        One row per newly active coordinate: `stage_time`, `stage_coordinate`, `stage_sign`, `stage_loss` and
+        `support_size` after the stage; `stage_tie` (how many became active together), `stage_gap` (gap to
+        the next Δ, relative to Δ), `stage_margin` (the same relative to the stage's time), `stage_left` (how many left
+        the support), `stage_exit_force` (smallest |g| of those, relative to max|g(0)|), `stage_beta` and
+        `stage_log_scale` (b at the activation). A tie breaks Assumption 4.3: all tied coordinates are started alike.
+        """
+        network = check_network(model, self)
+        log_alpha = scale_of(model, self) if self._finite else None
+        u, v = network.start(task, seed)
+        with on_device(device):
+            risk = risk_of(network, check_task(task, model), precision)
+            run = _run(risk, self, *_barriers(network.powers, u, v, log_alpha))
+        clock = _clock(run, self.until) if times is None else times
+        variables, coords = _variables(run, clock)
+        if log_alpha is not None:
+            variables["gradient_time"] = (("time",), -log_alpha * clock)
+        return to_trajectory(
+            variables, clock, model, task, coords=coords, kind="predicted", theory=self, seed=seed,
+            log_alpha=log_alpha, status=run.status, gradient_evaluations=risk.counts.gradients,
+            hessian_products=risk.counts.products, not_applicable=_broken(u, v),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """A row of the table of stages; names and types are those of the trajectory's variables."""
+
+    stage_time: float
+    stage_coordinate: int
+    stage_sign: int
+    stage_loss: float
+    support_size: int
+    stage_tie: int
+    stage_gap: float
+    stage_margin: float
+    stage_left: int
+    stage_exit_force: float
+    stage_beta: np.ndarray
+    stage_log_scale: np.ndarray
 
 
 @dataclass(eq=False)
 class _Progress:
-    """The state of Algorithm 1 and the table it writes."""
+    """The state of Algorithm 1 and the table it writes; `rests` has (time, β, loss) of every plateau."""
 
     time: float
     log_scale: np.ndarray
     beta: np.ndarray
     signs: np.ndarray
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    stages: list[tuple[float, np.ndarray, float]] = field(default_factory=list)
-    status: str = FINISHED
+    rows: list[_Stage] = field(default_factory=list)
+    rests: list[tuple[float, np.ndarray, float]] = field(default_factory=list)
+    status: Status = FINISHED
 
 
-def predict(
-    model: Any,
-    task: Any,
-    theory: Incremental,
-    *,
-    times: Any = None,
-    seed: int = 0,
-    keep: Sequence[str] | None = None,
-    device: str | None = None,
-    precision: str = "float64",
-) -> Trajectory:
-    """Predict the stages of a network; the result is piecewise constant over rescaled time.
-
-    One row a newly active coordinate: `stage_time`, `stage_coordinate`, `stage_sign`, `stage_loss` and
-    `support_size` after the stage; `stage_tie` (how many became active together), `stage_gap` (gap to
-    the next Δ, relative to Δ), `stage_margin` (the same relative to the stage's time), `stage_left` (how many left
-    the support), `stage_exit_force` (smallest |g| of those, relative to max|g(0)|), `stage_beta` and
-    `stage_log_scale` (b at the activation). A tie breaks Assumption 4.3: all tied coordinates are started alike.
-    """
-    check_keep(keep, KEEPABLE)
-    asked = check_times(times)
-    if not isinstance(theory, Incremental):
-        raise SaddlesError.about(f"{type(theory).__name__} came as a theory", "Incremental is predicted", "use it")
-    with on_device(device):
-        risk = risk_of(model, task, precision)
-        floor, ceiling, start = _barriers(model, theory, seed)
-        made = _run(risk, theory, start, ceiling - floor, floor)
-    return _labelled(made, risk, model, task, theory, asked, seed)
-
-
-def _barriers(model: Any, theory: Incremental, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where b means active (0 from above; the ceiling from below), and b⁰."""
-    powers = model.powers
-    if theory.log_alpha is None:
-        return np.zeros(model.coordinates), 2 * powers, powers
-    u, v = model.start(seed)
-    coordinates = LogScale.from_weights(u, v, theory.log_alpha, powers)
-    start = coordinates.log_p / theory.log_alpha
-    return np.zeros(model.coordinates), (coordinates.log_p + coordinates.log_q) / theory.log_alpha, start
+def _barriers(
+    powers: np.ndarray, u: np.ndarray, v: np.ndarray, log_alpha: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """b⁰, and the b at which a coordinate becomes active downward; upward it does at 0."""
+    if log_alpha is None:
+        return powers, 2 * powers
+    start = LogScale.from_weights(u, v, log_alpha, powers)
+    return start.log_p / log_alpha, (start.log_p + start.log_q) / log_alpha
 
 
 def waiting(log_scale: np.ndarray, ceiling: np.ndarray, force: np.ndarray) -> np.ndarray:
     """Δ of (10): b/g upward, (b − ceiling)/g downward, ∞ where g = 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.where(force > 0, log_scale / force, (log_scale - ceiling) / force)
+    # Round-off may leave b just beyond a barrier that it has reached: it is due now, not in the past.
     return np.where(force == 0, np.inf, np.maximum(left, 0.0))
 
 
-def _run(risk: Risk, theory: Incremental, start: np.ndarray, ceiling: np.ndarray, floor: np.ndarray) -> _Progress:
+def _run(risk: Risk, theory: Incremental, start: np.ndarray, ceiling: np.ndarray) -> _Progress:
     size = risk.size
     loss, first = risk.both(np.zeros(size))
-    tiny = ZERO * float(np.abs(first).max())
-    now = _Progress(0.0, start - floor, np.zeros(size), np.zeros(size))
-    now.stages.append((0.0, now.beta, loss))
+    largest = float(np.abs(first).max())
+    now = _Progress(0.0, start, np.zeros(size), np.zeros(size))
+    now.rests.append((0.0, now.beta, loss))
     force = first
     with bar("Algorithm 1", float(theory.max_stages)) as progress:
         while len(now.rows) < theory.max_stages:
-            force = np.where((now.signs != 0) | (np.abs(force) <= tiny), 0.0, force)
+            # Active coordinates rest, so that what is left of their force is round-off and must not move b.
+            force = np.where((now.signs != 0) | (np.abs(force) <= ZERO * largest), 0.0, force)
             left = waiting(now.log_scale, ceiling, force)
             wait = float(left.min())
             if not np.isfinite(wait) or (theory.until is not None and now.time + wait > theory.until):
                 break
-            tied = left <= wait * (1 + TIE) + 1e-300
+            tied = left <= wait * (1 + TIE) + 1e-300  # the last term for a wait of 0
             others = left[~tied & np.isfinite(left)]
             gap = float(others.min() - wait) if len(others) else np.inf
             now.time += wait
+            # The winners are put exactly onto their barrier; the others move by (12).
             now.log_scale = np.where(tied, np.where(force > 0, 0.0, ceiling), now.log_scale - force * wait)
             rest = _learn(risk, now, np.flatnonzero(tied), np.sign(force))
-            if rest is None:
+            if not rest.settled:
                 break
             force = rest.force
-            _write(now, np.flatnonzero(tied), rest, (wait, gap), float(np.abs(first).max()))
+            _write(now, np.flatnonzero(tied), rest, (wait, gap), largest)
             progress.reach(float(len(now.rows)))
     return now
 
 
-def _learn(risk: Risk, now: _Progress, new: np.ndarray, direction: np.ndarray) -> Rest | None:
+def _learn(risk: Risk, now: _Progress, new: np.ndarray, direction: np.ndarray) -> Rest:
     """Part (B): start the new coordinates at ε and follow the flow on the support to rest."""
     signs = now.signs.copy()
     signs[new] = direction[new]
@@ -151,12 +203,12 @@ def _learn(risk: Risk, now: _Progress, new: np.ndarray, direction: np.ndarray) -
     begin[new] = signs[new] * BEGIN * max(1.0 if not now.beta.any() else float(np.abs(now.beta).max()), 1e-12)
     rest = flow_to_rest(risk, begin, signs)
     if not rest.settled:
-        now.status = (
-            f"stopped: the flow after activation {len(now.rows) + 1} came to no rest within its limit (loss "
+        now.status = Status(
+            Ending.STOPPED,
+            f"the flow after activation {len(now.rows) + 1} did not come to rest within its limit (loss "
             f"{rest.loss:.4g}, largest weight {np.abs(rest.beta).max():.4g}); Assumption 4.4 needs a strict local "
-            "minimum, which a loss with an exponential tail does not have"
+            "minimum, which a loss with an exponential tail does not have",
         )
-        return None
     return rest
 
 
@@ -165,62 +217,47 @@ def _write(now: _Progress, new: np.ndarray, rest: Rest, waits: tuple[float, floa
     before = now.signs.copy()
     before[new] = 1.0
     gone = np.flatnonzero((before != 0) & (rest.signs == 0))
-    sides = np.sign(now.log_scale[new])  # the ceiling is positive: active downward; 0: active upward
     now.beta, now.signs = rest.beta, rest.signs
-    for i, side in zip(new, sides, strict=True):
-        now.rows.append({
-            "stage_time": now.time, "stage_coordinate": int(i), "stage_sign": -int(side) if side else 1,
-            "stage_loss": rest.loss, "support_size": int((rest.signs != 0).sum()), "stage_tie": len(new),
-            "stage_gap": gap / wait if wait > 0 else np.inf, "stage_margin": gap / now.time, "stage_left": len(gone),
-            "stage_exit_force": float(np.abs(rest.force[gone]).min() / largest) if len(gone) else np.inf,
-            "stage_beta": rest.beta, "stage_log_scale": now.log_scale,
-        })  # fmt: skip
-    now.stages.append((now.time, rest.beta, rest.loss))
+    for i in new:
+        now.rows.append(_Stage(
+            stage_time=now.time, stage_coordinate=int(i),
+            stage_sign=-1 if now.log_scale[i] > 0 else 1,  # at the ceiling, which is positive: active downward
+            stage_loss=rest.loss, support_size=int((rest.signs != 0).sum()), stage_tie=len(new),
+            stage_gap=gap / wait if wait > 0 else np.inf, stage_margin=gap / now.time, stage_left=len(gone),
+            stage_exit_force=float(np.abs(rest.force[gone]).min() / largest) if len(gone) else np.inf,
+            stage_beta=rest.beta, stage_log_scale=now.log_scale,
+        ))  # fmt: skip
+    now.rests.append((now.time, rest.beta, rest.loss))
 
 
-def _labelled(
-    made: _Progress, risk: Risk, model: Any, task: Any, theory: Incremental, asked: np.ndarray | None, seed: int
-) -> Trajectory:
-    edges = np.array([time for time, _, _ in made.stages])
-    if asked is None:
-        end = theory.until if theory.until is not None else 1.1 * edges[-1] if edges[-1] > 0 else 1.0
-        jumps = np.unique(np.concatenate([edges[1:] * (1 - 1e-9), edges, [max(end, edges[-1])]]))
-        asked = jumps[jumps >= 0]
-    where = np.searchsorted(edges, asked, side="right") - 1
-    betas, losses = np.stack([beta for _, beta, _ in made.stages]), np.array([loss for *_, loss in made.stages])
-    variables: dict[str, Any] = {
+def _clock(run: _Progress, until: float | None) -> np.ndarray:
+    """Times just before and at each jump, and an end beyond the last."""
+    edges = np.array([time for time, _, _ in run.rests])
+    last = float(edges[-1])
+    end = max(until, last) if until is not None else 1.1 * last if last > 0 else 1.0
+    return np.unique(np.concatenate([edges[1:] * (1 - BEFORE), edges, [end]]))
+
+
+def _variables(run: _Progress, clock: np.ndarray) -> tuple[dict[str, Variable], dict[str, object]]:
+    """The stairs on a clock and the table of stages, with the coordinate of its rows."""
+    edges, betas, losses = (np.array(column) for column in zip(*run.rests, strict=True))
+    where = np.searchsorted(edges, clock, side="right") - 1
+    variables: dict[str, Variable] = {
         "beta": (("time", "coordinate"), betas[where]),
         "loss": (("time",), losses[where]),
     }
-    names = ("stage_time", "stage_coordinate", "stage_sign", "stage_loss", "support_size", "stage_tie", "stage_gap",
-             "stage_margin", "stage_left", "stage_exit_force")  # fmt: skip
-    whole = ("stage_coordinate", "stage_sign", "support_size", "stage_tie", "stage_left")
-    for name in names:
-        kind = int if name in whole else float
-        variables[name] = (("stage",), np.array([row[name] for row in made.rows], dtype=kind))
-    for name in ("stage_beta", "stage_log_scale"):
-        rows = np.array([row[name] for row in made.rows]).reshape(len(made.rows), model.coordinates)
-        variables[name] = (("stage", "coordinate"), rows)
-    return to_trajectory(
-        variables,
-        asked,
-        model,
-        task,
-        log_alpha=theory.log_alpha,
-        coords={"stage": np.arange(len(made.rows))},
-        kind="predicted",
-        theory=theory,
-        seed=seed,
-        status=made.status,
-        gradient_evaluations=risk.counts.gradients,
-        hessian_products=risk.counts.products,
-        not_applicable=_broken(model, seed),
-    )
+    for column in dataclasses.fields(_Stage):
+        values = [getattr(row, column.name) for row in run.rows]
+        if column.type is np.ndarray:
+            rows = np.array(values, dtype=float).reshape(len(values), betas.shape[1])
+            variables[column.name] = (("stage", "coordinate"), rows)
+        else:
+            variables[column.name] = (("stage",), np.array(values, dtype=column.type))  # type: ignore[arg-type]
+    return variables, {"stage": np.arange(len(run.rows))}
 
 
-def _broken(model: Any, seed: int) -> str | None:
+def _broken(u: np.ndarray, v: np.ndarray) -> str | None:
     """Which assumption on the initial weights is broken, if any."""
-    u, v = model.start(seed)
     equal = np.flatnonzero(np.abs(u) == np.abs(v))
     if not len(equal):
         return None

@@ -2,23 +2,31 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from saddles.core.status import Status
+from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
+from saddles.linear.observe import observer_of, to_trajectory
+from saddles.linear.simulate import dynamics_of
+from saddles.linear.task import Shaped, check_task
 from saddles.protocols import AXIS
+from saddles.runtime.device import on_device
+from saddles.runtime.precision import in_double_precision
+from saddles.solvers.dynamics import check_method, horizon_of, instants_of
+from saddles.solvers.ode import SAVED_TIMES
 
 
 @dataclass(frozen=True, eq=False)
 class TwoLayer:
     """A = W2 W1 with W1: w × d_in, W2: d_out × w, entries i.i.d. N(0, variance).
 
-    Training sees the weights only through ZZᵀ with Z = [W1ᵀ; W2] (r × w, r = d_in + d_out):
-    a step of gradient descent multiplies Z from the left and A is a block of ZZᵀ. So Z may be
-    replaced by any factor L with LLᵀ = ZZᵀ, exactly. For w > r the factor is drawn directly
-    (Bartlett: lower triangular, χ with w − i degrees of freedom on the diagonal, N(0,1) below,
-    times σ), and a width of 10¹² costs what a width of r costs.
+    Training sees the weights only through ZZᵀ with Z = [W1ᵀ; W2] (r × w, r = d_in + d_out): a step of gradient descent
+    multiplies Z from the left and A is a block of ZZᵀ. So Z may be replaced by any factor L with LLᵀ = ZZᵀ, exactly.
+    For w > r the factor is drawn directly (Bartlett: lower triangular, χ with w − i degrees of freedom on the diagonal,
+    N(0,1) below, times σ), and a width of 10¹² costs what a width of r costs.
 
     Args:
         width: w; a list adds the axis `width`.
@@ -28,35 +36,31 @@ class TwoLayer:
 
     width: float | Sequence[float] = field(metadata=AXIS)
     variance: float | Sequence[float] = field(metadata=AXIS)
-    weights: tuple[Any, Any] | None = field(default=None, repr=False)
+    weights: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for width in np.atleast_1d(np.asarray(self.width, dtype=float)):
             if not (width >= 1 and width == np.floor(width)):
-                raise SaddlesError.about(f"width={width:g} came", "a whole number of at least 1 is needed", "round it")
+                raise SaddlesError.must_be("width", "a whole number of at least 1", float(width))
         for variance in np.atleast_1d(np.asarray(self.variance, dtype=float)):
             if not 0 < variance < np.inf:
-                raise SaddlesError.about(
-                    f"variance={variance:g} came",
-                    "it must be positive (at 0 the network never leaves the saddle)",
-                    "try 1 / width",
+                raise SaddlesError.must_be(
+                    "variance", "positive (at 0 the network never leaves the saddle)", float(variance), "Try 1 / width"
                 )
 
     @classmethod
-    def from_weights(cls, W1: Any, W2: Any, variance: float | None = None) -> "TwoLayer":
+    def from_weights(cls, W1: npt.ArrayLike, W2: npt.ArrayLike, variance: float | None = None) -> "TwoLayer":
         """A network with given weights, W1: w × d_in and W2: d_out × w.
 
-        The theories need σ²: where it is not given it is the mean square of all entries.
+        The theories need σ²; without it, it is the mean square of all entries.
         """
         first, second = np.asarray(W1, dtype=float), np.asarray(W2, dtype=float)
         if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
-            raise SaddlesError.about(
-                f"W1 of shape {first.shape} and W2 of shape {second.shape} came",
-                "W1 is width × d_in and W2 is d_out × width",
-                "transpose one of them",
+            raise SaddlesError(
+                f"`W1` must be width × d_in and `W2` d_out × width; got shapes {first.shape} and {second.shape}."
             )
         if not (np.isfinite(first).all() and np.isfinite(second).all()):
-            raise SaddlesError.about("weights with NaN or infinity came", "finite numbers are needed", "check them")
+            raise SaddlesError("`W1` and `W2` must be finite; they hold NaN or infinity.")
         if variance is None:
             variance = float((np.sum(first**2) + np.sum(second**2)) / (first.size + second.size))
         return cls(first.shape[0], variance, (first, second))
@@ -66,38 +70,82 @@ class TwoLayer:
         """σ²w: singular values of A below it are lazy, above it active."""
         return float(np.asarray(self.variance)) * float(np.asarray(self.width))
 
-    def start(self, shape: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    @property
+    def random(self) -> bool:
+        """Whether the seed draws the weights: not where they were given."""
+        return self.weights is None
+
+    def start(self, task: Shaped, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """The initial factor as its two blocks (d_in × m, d_out × m), m = min(w, d_in + d_out).
 
         Args:
-            shape: (d_out, d_in) of the task.
-            seed: draws the weights; not used where they were given.
+            task: its `shape` (d_out, d_in) is read.
+            seed: draws the weights.
         """
-        rows, columns = shape
-        size, width = rows + columns, int(np.asarray(self.width))
+        rows, columns = task.shape
         if self.weights is not None:
-            factor = self._given(shape)
-        elif width <= size:
-            factor = np.random.default_rng([seed, 10]).normal(size=(size, width))
-            factor *= np.sqrt(float(np.asarray(self.variance)))
+            factor = self._given(task)
         else:
-            factor = bartlett(size, width, np.random.default_rng([seed, 10]))
+            factor = _drawn(rows + columns, int(np.asarray(self.width)), np.random.default_rng([seed, 10]))
             factor *= np.sqrt(float(np.asarray(self.variance)))
         return factor[:columns], factor[columns:]
 
-    def _given(self, shape: tuple[int, int]) -> np.ndarray:
+    def _given(self, task: Shaped) -> np.ndarray:
         assert self.weights is not None
         first, second = self.weights
-        if (second.shape[0], first.shape[1]) != tuple(shape):
-            raise SaddlesError.about(
-                f"weights for a {second.shape[0]}×{first.shape[1]} matrix came",
-                f"the task has shape {tuple(shape)}",
-                "use a task of that shape",
-            )
+        shape = (second.shape[0], first.shape[1])
+        if shape != tuple(task.shape):
+            raise SaddlesError(f"The weights give a matrix of shape {shape}; the task has shape {tuple(task.shape)}.")
         stacked = np.concatenate([first.T, second])
         if stacked.shape[1] <= stacked.shape[0]:
             return stacked
         return np.asarray(np.linalg.qr(stacked.T, mode="r")).T
+
+    @in_double_precision
+    def simulate(
+        self,
+        task: object,
+        method: object,
+        *,
+        times: np.ndarray | None = None,
+        seed: int = 0,
+        keep: Sequence[str] | None = None,
+        skip: Sequence[str] = (),
+        device: str | None = None,
+        precision: str = "float64",
+    ) -> Trajectory:
+        """Train by `GradientDescent`, `GradientFlow`, or a method of your own.
+
+        A flow without times runs until ‖∇C‖_F has fallen to 1 % of its first value, or, where the width cannot fit the
+        cost, until the weights' relative speed has fallen to 0.1 %; the trajectory's status tells if neither happened
+        within the method's steps.
+
+        Args:
+            task: `Denoising` or another task of this lab.
+            keep: more to keep: `matrix` (time, row, column; by default where it is small), `gram` (`gram_in` = W1ᵀW1,
+                `gram_out` = W2W2ᵀ), `alignment` (time, mode), and `factor`, the reduced weights.
+            skip: ("singular_value",) leaves out the singular values: of a large network they cost more than the steps.
+        """
+        mover = check_method(method, self)
+        problem = check_task(task)
+        with on_device(device):
+            observer = observer_of(problem, keep, instants_of(mover, times, SAVED_TIMES), precision, skip)
+            path = mover.follow(dynamics_of(self.start(problem, seed), problem, observer, precision), times)
+        return to_trajectory(path, self, problem, kind="simulated", method=method, seed=seed if self.random else None)
+
+    @in_double_precision
+    def horizon(
+        self, task: object, method: object, *, seed: int = 0, device: str | None = None, precision: str = "float64"
+    ) -> tuple[np.ndarray | None, Status]:
+        """The times at which a run without `times` is saved; None where the method's steps decide."""
+        mover, problem = check_method(method, self), check_task(task)
+        with on_device(device):
+            observer = observer_of(problem, (), 0, precision)
+            return horizon_of(mover, dynamics_of(self.start(problem, seed), problem, observer, precision))
+
+
+def _drawn(size: int, width: int, draw: np.random.Generator) -> np.ndarray:
+    return draw.normal(size=(size, width)) if width <= size else bartlett(size, width, draw)
 
 
 def bartlett(size: int, freedom: int, draw: np.random.Generator) -> np.ndarray:

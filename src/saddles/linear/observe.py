@@ -3,8 +3,9 @@
 Measurement only: simulation and theory each bring their own dynamics to it.
 """
 
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -12,12 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-import saddles.runtime.float64  # noqa: F401
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.core.validation import check_keep
 from saddles.errors import SaddlesError
+from saddles.linear.task import Cost, Matrix, MatrixTask, Shaped
+from saddles.solvers.dynamics import Path
 
-KEEPABLE = ("matrix", "gram", "alignment", "factor", "errors")
-"""Large or costly variables that are kept on request; `errors` leaves out the singular values."""
+KEEPABLE = ("matrix", "gram", "alignment", "factor")
+"""Large or costly variables that are kept on request; the last three need a factor of A."""
+
+SKIPPABLE = ("singular_value",)
+"""Variables that need not be computed: for a large network they cost more than the steps."""
 
 KEPT_NUMBERS = 2_000_000
 """`matrix` is kept by default up to this many numbers."""
@@ -36,76 +42,145 @@ _DIMS = {
 }
 
 
+@runtime_checkable
+class Network(Protocol):
+    """What theories and trajectories of this lab read of a model; `TwoLayer` is one."""
+
+    @property
+    def width(self) -> float | Sequence[float]:
+        """w, the number of hidden units."""
+        ...
+
+    @property
+    def threshold(self) -> float:
+        """σ²w."""
+        ...
+
+    def start(self, task: Shaped, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """W1ᵀ (d_in × m) and W2 (d_out × m), or a reduction with the same products."""
+        ...
+
+
 class Observer(eqx.Module):
     """Observes a matrix A, or a factor of it, at one instant."""
 
-    cost: Any
-    target: Any
-    keep: tuple[str, ...] = eqx.field(static=True)
+    cost: Cost
+    target: Matrix | None
     columns: int = eqx.field(static=True)
+    keep: tuple[str, ...] = eqx.field(static=True)
+    skip: tuple[str, ...] = eqx.field(static=True, default=())
 
-    def matrix(self, matrix: Float[Array, "row column"]) -> dict[str, Array]:
+    def matrix(self, matrix: Matrix) -> dict[str, Array]:
         """Singular values, cost and errors of A."""
-        found = {} if "errors" in self.keep else {"singular_value": jnp.linalg.svd(matrix, compute_uv=False)}
-        found["loss"] = found["train_error"] = self.cost(matrix)
+        seen = {} if "singular_value" in self.skip else {"singular_value": jnp.linalg.svd(matrix, compute_uv=False)}
+        seen["loss"] = seen["train_error"] = self.cost(matrix)
         if self.target is not None:
-            found["test_error"] = jnp.mean((matrix - self.target) ** 2)
+            seen["test_error"] = jnp.mean((matrix - self.target) ** 2)
         if "matrix" in self.keep:
-            found["matrix"] = matrix
-        return found
+            seen["matrix"] = jnp.asarray(matrix)
+        return seen
 
     def factor(self, inner: Float[Array, "column hidden"], outer: Float[Array, "row hidden"]) -> dict[str, Array]:
         """The same of A = outer innerᵀ, and what only the factor knows."""
         matrix = outer @ inner.T
-        found = self.matrix(matrix)
+        seen = self.matrix(matrix)
         if "gram" in self.keep:
-            found |= {"gram_in": inner @ inner.T, "gram_out": outer @ outer.T}
+            seen |= {"gram_in": inner @ inner.T, "gram_out": outer @ outer.T}
         if "factor" in self.keep:
-            found |= {"factor_in": inner, "factor_out": outer}
+            seen |= {"factor_in": inner, "factor_out": outer}
         if "alignment" in self.keep:
             left, value, right = jnp.linalg.svd(matrix, full_matrices=False)
             lengths = jnp.linalg.norm(outer.T @ left, axis=0) * jnp.linalg.norm(inner.T @ right.T, axis=0)
-            found["alignment"] = value / lengths
-        return found
+            seen["alignment"] = value / lengths
+        return seen
 
 
-def observer_of(task: Any, keep: Sequence[str] | None, instants: int, precision: str) -> Observer:
+def check_names(
+    keep: Sequence[str] | None, skip: Sequence[str], keepable: Sequence[str] = KEEPABLE
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Refuse unknown names of variables to keep or to skip."""
+    if keep is not None and "errors" in keep and not isinstance(keep, str):
+        warnings.warn(
+            'keep=("errors",) is now skip=("singular_value",), and goes with the next release.',
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        keep, skip = [name for name in keep if name != "errors"], (*skip, "singular_value")
+    if isinstance(skip, str) or set(skip) - set(SKIPPABLE):
+        raise SaddlesError.must_be("skip", f"a list of names out of {', '.join(SKIPPABLE)}", skip)
+    return None if keep is None else check_keep(keep, keepable), tuple(dict.fromkeys(skip))
+
+
+def observer_of(
+    task: MatrixTask,
+    keep: Sequence[str] | None,
+    instants: int,
+    precision: str,
+    skip: Sequence[str] = (),
+    keepable: Sequence[str] = KEEPABLE,
+) -> Observer:
     """The observer for a task.
 
     Args:
-        keep: names of `KEEPABLE`; None keeps `matrix` where it is small enough.
+        keep: names of `keepable`; None keeps `matrix` where it is small enough.
         instants: how many instants will be saved.
+        skip: names of `SKIPPABLE`, which are not computed.
     """
-    if keep is None:
-        keep = ("matrix",) if instants * int(np.prod(task.shape)) <= KEPT_NUMBERS else ()
-    unknown = [name for name in keep if name not in KEEPABLE]
-    if unknown:
-        raise SaddlesError.about(f"keep={unknown!r} came", f"{', '.join(KEEPABLE)} can be kept", "use those names")
-    target = None if task.target is None else np.asarray(task.target)
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(leaf, dtype=precision), Observer(task.cost, target, tuple(keep), task.shape[1])
-    )
+    kept, skipped = check_names(keep, skip, keepable)
+    if kept is None:
+        kept = ("matrix",) if instants * int(np.prod(task.shape)) <= KEPT_NUMBERS else ()
+    target = None if task.target is None else np.asarray(task.target, dtype=float)
+    observer = Observer(task.cost, target, task.shape[1], kept, skipped)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=precision), observer)
 
 
-def check_finite(found: dict[str, Any], task: Any) -> None:
+def check_finite(cost: Float[Array, ""], task: MatrixTask) -> None:
     """Refuse a cost that is not a number at the start."""
-    if not np.isfinite(np.asarray(found["loss"])):
-        raise SaddlesError.about(
-            f"a cost of {float(found['loss'])} at the initial matrix came",
-            "a finite number is needed",
-            f"check the function and data of {type(task).__name__}",
+    if not np.isfinite(float(cost)):
+        raise SaddlesError(
+            f"The cost at the initial matrix must be a finite number; got {float(cost)}. "
+            f"Check the function and data of {type(task).__name__}."
         )
 
 
-def to_trajectory(saved: dict[str, Any], times: Any, model: Any, task: Any, **facts: Any) -> Trajectory:
+def transposed(matrix: Matrix) -> Float[Array, "column row"]:
+    """The transpose, written out in memory before it is used.
+
+    XLA on a CPU folds a transpose into the product that uses it, and that product then takes about twice as long
+    (measured at 200 × 400 in float64).
+    """
+    return jax.lax.optimization_barrier(matrix.T)
+
+
+def to_trajectory(
+    path: Path,
+    model: Network,
+    task: MatrixTask,
+    *,
+    kind: str,
+    seed: int | None,
+    method: object = None,
+    theory: object = None,
+) -> Trajectory:
     """Give saved observations their names and provenance."""
-    variables: dict[str, Any] = {name: (_DIMS[name], values) for name, values in saved.items()}
-    variables |= {"threshold": ((), model.threshold), "hidden_units": ((), float(np.asarray(model.width)))}
-    coords: dict[str, Any] = {}
-    if "singular_value" in saved:
-        coords["mode"] = np.arange(np.shape(saved["singular_value"])[1])
-    if "step" in facts:
-        coords["step"] = ("time", np.asarray(facts.pop("step")))
+    variables = {name: (_DIMS[name], values) for name, values in path.saved.items()}
+    variables |= {
+        "threshold": ((), np.asarray(model.threshold)),
+        "hidden_units": ((), np.asarray(model.width, dtype=float)),
+    }
+    coords: dict[str, object] = dict(path.coords)
+    if "singular_value" in path.saved:
+        coords["mode"] = np.arange(path.saved["singular_value"].shape[1])
     return make_trajectory(
-        variables, times, unit="gradient time", coords=coords, lab="linear", model=model, task=task, **facts
+        variables,
+        path.times,
+        coords=coords,
+        lab="linear",
+        model=model,
+        task=task,
+        kind=kind,
+        seed=seed,
+        method=method,
+        theory=theory,
+        **path.facts,
     )

@@ -1,27 +1,33 @@
-"""Tasks of the linear lab: a cost of the matrix A = W2 W1, and the truth where it is known."""
+"""Tasks of the linear lab: a cost of the matrix A = W2 W1, and the truth where it is known.
+
+A task of your own is any object with `shape` (d_out, d_in), `cost` (a `Cost`) and `target` (the true matrix, or None).
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jaxtyping import Array, Float
 
-import saddles.runtime.float64  # noqa: F401
 from saddles.errors import SaddlesError
+from saddles.runtime.precision import in_double_precision
 
 Matrix = Float[Array | np.ndarray, "row column"]
+Number = Float[Array | np.ndarray, ""]
 
 
 class Cost(eqx.Module):
     """A differentiable function C of a d_out × d_in matrix, with its gradient G = ∇C.
 
-    Data are NumPy arrays, so that a cost may be made inside a traced function.
+    Data are NumPy arrays, so that a cost may be made inside a traced function. A cost that knows the solution of
+    A' = −∇C(A) has it as `flow(matrix, time)`; `Lazy` is then in closed form.
     """
 
     @abstractmethod
@@ -36,8 +42,8 @@ class Cost(eqx.Module):
 class Entrywise(Cost):
     """C(A) = Σ weight ⊙ (A − observed)²: denoising (constant weight) and completion (a mask)."""
 
-    observed: Any
-    weight: Any
+    observed: Matrix
+    weight: Matrix | Number
 
     def __call__(self, matrix: Matrix) -> Float[Array, ""]:
         return jnp.sum(self.weight * (matrix - self.observed) ** 2)
@@ -45,27 +51,37 @@ class Entrywise(Cost):
     def gradient(self, matrix: Matrix) -> Matrix:
         return 2 * self.weight * (matrix - self.observed)
 
+    def flow(self, matrix: Matrix, time: Number) -> Matrix:
+        """Every entry decays at its own rate."""
+        return self.observed + jnp.exp(-2 * self.weight * time) * (matrix - self.observed)
+
 
 class Correlated(Cost):
     """C(A) = tr((A − observed) Σ (A − observed)ᵀ) · scale: regression with input covariance Σ."""
 
-    observed: Any
-    covariance: Any
-    scale: Any
+    observed: Matrix
+    covariance: Float[Array | np.ndarray, "column column"]
+    scale: Number
 
     def __call__(self, matrix: Matrix) -> Float[Array, ""]:
         gap = matrix - self.observed
-        return self.scale * jnp.sum((gap @ self.covariance) * gap)
+        return jnp.sum((gap @ self.covariance) * gap) * self.scale
 
     def gradient(self, matrix: Matrix) -> Matrix:
         return 2 * self.scale * (matrix - self.observed) @ self.covariance
+
+    def flow(self, matrix: Matrix, time: Number) -> Matrix:
+        """Every eigenvector of Σ decays at its own rate."""
+        values, vectors = jnp.linalg.eigh(self.covariance)
+        decay = jnp.exp(-2 * self.scale * values * time)
+        return self.observed + (((matrix - self.observed) @ vectors) * decay[None, :]) @ vectors.T
 
 
 class Measured(Cost):
     """C(A) = mean_i (⟨X_i, A⟩ − y_i)²: linear measurements."""
 
-    probes: Any
-    values: Any
+    probes: Float[Array | np.ndarray, "measurement entry"]
+    values: Float[Array | np.ndarray, " measurement"]
 
     def __call__(self, matrix: Matrix) -> Float[Array, ""]:
         return jnp.mean((self.probes @ matrix.ravel() - self.values) ** 2)
@@ -78,26 +94,57 @@ class Measured(Cost):
 class Custom(Cost):
     """A user's function; its gradient comes from JAX."""
 
-    function: Callable[[Matrix], Any] = eqx.field(static=True)
+    function: Callable[[Array], Array] = eqx.field(static=True)
 
     def __call__(self, matrix: Matrix) -> Float[Array, ""]:
-        return jnp.asarray(self.function(matrix))
+        return jnp.asarray(self.function(jnp.asarray(matrix)))
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """Something with the shape of a matrix, such as a task."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d_out, d_in)."""
+        ...
+
+
+@runtime_checkable
+class MatrixTask(Shaped, Protocol):
+    """What models and theories of this lab read of a task."""
+
+    @property
+    def cost(self) -> Cost:
+        """C, as a JAX function with its gradient."""
+        ...
+
+    @property
+    def target(self) -> npt.ArrayLike | None:
+        """The truth, for the test error; None where there is none."""
+        ...
+
+
+def check_task(task: object) -> MatrixTask:
+    """Refuse what is not a task of this lab."""
+    if isinstance(task, type) or not isinstance(task, MatrixTask):
+        raise SaddlesError(
+            "Tasks of this lab have `shape`, `cost` and `target`: Denoising, Completion, Sensing, Regression or "
+            f"MatrixCost, or one of your own; got {task.__name__ if isinstance(task, type) else type(task).__name__}."
+        )
+    return task
 
 
 def _check_sizes(dim: int, dim_out: int | None, rank: int, noise: float, spectrum: Sequence[float] | None) -> None:
     smallest = min(dim, dim if dim_out is None else dim_out)
     if smallest < 1:
-        raise SaddlesError.about(f"dim={dim!r}, dim_out={dim_out!r} came", "dimensions are at least 1", "try dim=50")
+        raise SaddlesError.must_be("dim", "at least 1, like `dim_out`", (dim, dim_out))
     if not 1 <= rank <= smallest:
-        raise SaddlesError.about(f"rank={rank!r} came", f"it lies between 1 and the dimension {smallest}", "lower it")
+        raise SaddlesError.must_be("rank", f"between 1 and the dimension {smallest}", rank)
     if not 0 <= noise < float("inf"):
-        raise SaddlesError.about(f"noise={noise!r} came", "a standard deviation of at least 0 is needed", "try 1.0")
+        raise SaddlesError.must_be("noise", "a standard deviation of at least 0", noise)
     if spectrum is not None and (len(spectrum) != rank or min(spectrum) <= 0):
-        raise SaddlesError.about(
-            f"spectrum={list(spectrum)!r} came",
-            f"it holds rank = {rank} positive numbers",
-            "give one a_i for each rank",
-        )
+        raise SaddlesError.must_be("spectrum", f"rank = {rank} positive numbers", list(spectrum))
 
 
 @dataclass(frozen=True)
@@ -172,7 +219,7 @@ class Completion(LowRank):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.fraction <= 1:
-            raise SaddlesError.about(f"fraction={self.fraction!r} came", "it lies between 0 and 1", "try 0.5")
+            raise SaddlesError.must_be("fraction", "between 0 and 1", self.fraction)
 
     @cached_property
     def mask(self) -> np.ndarray:
@@ -199,7 +246,7 @@ class Sensing(LowRank):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.measurements < 1:
-            raise SaddlesError.about(f"measurements={self.measurements!r} came", "at least one is needed", "try 1000")
+            raise SaddlesError.must_be("measurements", "at least 1", self.measurements)
 
     @cached_property
     def probes(self) -> np.ndarray:
@@ -223,7 +270,7 @@ class Regression(LowRank):
             None is the identity, which is `Denoising`.
     """
 
-    covariance: Any = None
+    covariance: npt.ArrayLike | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -231,11 +278,11 @@ class Regression(LowRank):
             return
         given = np.asarray(self.covariance, dtype=float)
         fits = given.shape == (self.dim, self.dim) and np.allclose(given, given.T)
+        # rounding of X @ X.T may leave an eigenvalue of 0 slightly below it
         if not fits or np.linalg.eigvalsh(given)[0] < -1e-10 * np.abs(given).max():
-            raise SaddlesError.about(
-                f"a covariance of shape {given.shape} came",
-                f"a symmetric positive semidefinite {self.dim}×{self.dim} matrix is needed",
-                "build it as X @ X.T / n",
+            raise SaddlesError(
+                f"`covariance` must be a symmetric positive semidefinite {self.dim}×{self.dim} matrix, such as "
+                f"X @ X.T / n; got one of shape {given.shape}."
             )
 
     @cached_property
@@ -255,24 +302,23 @@ class MatrixCost:
         target: the truth, if there is one, for the test error.
     """
 
-    function: Callable[[Any], Any]
+    function: Callable[[Array], Array]
     shape: tuple[int, int]
-    target: Any = field(default=None, repr=False)
+    target: npt.ArrayLike | None = field(default=None, repr=False)
 
+    @in_double_precision
     def __post_init__(self) -> None:
         try:
-            found = jax.eval_shape(self.function, jax.ShapeDtypeStruct(self.shape, jnp.float64))
+            value = jax.eval_shape(self.function, jax.ShapeDtypeStruct(self.shape, jnp.float64))
         except TypeError as error:
-            raise SaddlesError.about(
-                f"a function that fails on a {self.shape} matrix ({str(error).splitlines()[0]}) came",
-                "a JAX function of A is needed",
-                "write it with jax.numpy",
+            raise SaddlesError(
+                f"`function` must be a JAX function of a matrix, written with jax.numpy; it fails on one of shape "
+                f"{self.shape}: {str(error).splitlines()[0]}."
             ) from error
-        if getattr(found, "shape", None) != ():
-            raise SaddlesError.about(
-                f"a function with values of shape {getattr(found, 'shape', '?')} came",
-                "a cost returns one number",
-                "sum or average it",
+        if getattr(value, "shape", None) != ():
+            raise SaddlesError(
+                f"`function` must return one number; it returns shape {getattr(value, 'shape', '?')}. "
+                "Sum or average it."
             )
 
     @cached_property

@@ -1,56 +1,200 @@
 """Theories of the two-layer linear network (Tu, Aranguri, Jacot: Mixed Dynamics).
 
-All of them start from the network's own initial matrix A(0) and from σ²w, and know
-nothing else of its weights. Time is gradient time: the paper's t times its η.
+All of them start from the network's own initial matrix A(0) and from σ²w, and know nothing else of its weights. Time is
+gradient time: the paper's t times its η.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass
+from typing import ClassVar, Generic
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-import saddles.runtime.float64  # noqa: F401
-from saddles.core.trajectory import FINISHED, Trajectory
+from saddles.core.status import FINISHED, Status
+from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
-from saddles.linear.layout import transposed
-from saddles.linear.observe import Observer, check_finite, observer_of, to_trajectory
-from saddles.linear.task import Correlated, Entrywise
+from saddles.linear.observe import KEEPABLE, Network, Observer, check_finite, observer_of, to_trajectory, transposed
+from saddles.linear.task import Cost, Entrywise, Matrix, MatrixTask, check_task
+from saddles.protocols import Method
 from saddles.runtime.device import on_device
-from saddles.solvers.descent import iterate
-from saddles.solvers.methods import GradientDescent
-from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
+from saddles.runtime.precision import in_double_precision
+from saddles.solvers.dynamics import Args, Dynamics, Path, check_method, horizon_of, instants_of
+from saddles.solvers.methods import GradientFlow
+from saddles.solvers.ode import SAVED_TIMES
 
-Rows = Float[Array, "stacked hidden"]
+Rows = Float[Array, "stacked direction"]
 """The factor as one stacked matrix: d_in rows for the inputs, then d_out for the outputs."""
+
+FITTED = 1e-2
+"""A flow has converged when ‖∇C‖_F has fallen to this part of its first value."""
+
+ENOUGH = 10.0
+"""Time constants of the slowest mode after which `Aligned` without times ends: e⁻¹⁰ of its distance is left."""
 
 
 @dataclass(frozen=True)
-class SelfConsistent:
-    """A' = −√(AAᵀ+σ⁴w²I) G − G √(AᵀA+σ⁴w²I), equation (1).
+class _Start:
+    """What a theory is given."""
 
-    One square root, at the start: the blocks C1, C2 of the flow stay on the manifold
-    C1 = √(AᵀA+σ⁴w²I), C2 = √(AAᵀ+σ⁴w²I) if they begin there, so a factor of them is moved
-    by matrix products alone.
+    matrix: np.ndarray
+    """A(0)."""
+    threshold: float
+    """σ²w."""
+    precision: str
+
+    def array(self, values: np.ndarray | float) -> Array:
+        """In the precision asked for."""
+        return jnp.asarray(values, dtype=self.precision)
+
+
+class LinearTheory(ABC):
+    """What the theories below have in common: they read A(0) and σ²w off the model, and observe a matrix over time."""
+
+    keepable: ClassVar[tuple[str, ...]] = ("matrix",)
+
+    @in_double_precision
+    def predict(
+        self,
+        model: object,
+        task: object,
+        *,
+        times: np.ndarray | None = None,
+        seed: int = 0,
+        keep: Sequence[str] | None = None,
+        skip: Sequence[str] = (),
+        device: str | None = None,
+        precision: str = "float64",
+    ) -> Trajectory:
+        """Predict the run of a `TwoLayer` network, or of any with `start`, `threshold` and `width`.
+
+        Without times a flow is followed until ‖∇C‖_F has fallen to 1 % of its first value.
+
+        Args:
+            keep: more to keep: `matrix`, and of `SelfConsistent` and `Balanced` also `gram`, `alignment`, `factor`.
+            skip: ("singular_value",) leaves out the singular values.
+        """
+        network, problem = self._check(model, task)
+        with on_device(device):
+            observer = observer_of(problem, keep, self._instants(times), precision, skip, self.keepable)
+            path = self._follow(_start_of(network, problem, seed, precision), observer, times)
+        drawn = seed if getattr(model, "random", True) else None
+        return to_trajectory(path, network, problem, kind="predicted", theory=self, seed=drawn)
+
+    @in_double_precision
+    def horizon(
+        self, model: object, task: object, *, seed: int = 0, device: str | None = None, precision: str = "float64"
+    ) -> tuple[np.ndarray | None, Status]:
+        """The times at which a prediction without `times` is saved; None where the method's steps decide."""
+        network, problem = self._check(model, task)
+        with on_device(device):
+            observer = observer_of(problem, (), 0, precision)
+            return self._horizon(_start_of(network, problem, seed, precision), observer)
+
+    def _check(self, model: object, task: object) -> tuple[Network, MatrixTask]:
+        if isinstance(model, type) or not isinstance(model, Network):
+            name = model.__name__ if isinstance(model, type) else type(model).__name__
+            raise SaddlesError(
+                f"{type(self).__name__} predicts TwoLayer, or any model with `start`, `threshold`, `width`; got {name}."
+            )
+        return model, check_task(task)
+
+    def _instants(self, times: np.ndarray | None) -> int:
+        return SAVED_TIMES if times is None else len(times)
+
+    @abstractmethod
+    def _follow(self, start: _Start, observer: Observer, times: np.ndarray | None) -> Path:
+        """Compute the prediction."""
+
+    @abstractmethod
+    def _horizon(self, start: _Start, observer: Observer) -> tuple[np.ndarray | None, Status]:
+        """See `horizon`."""
+
+
+def _start_of(model: Network, task: MatrixTask, seed: int, precision: str) -> _Start:
+    inner, outer = model.start(task, seed)
+    matrix = outer @ inner.T
+    check_finite(task.cost(jnp.asarray(matrix)), task)
+    return _Start(matrix, model.threshold, precision)
+
+
+@dataclass(frozen=True)
+class _Moved(LinearTheory):
+    """A theory that is a dynamics, moved by any method.
 
     Args:
-        descent: follow these discrete steps instead of the continuous flow, to stand
-            beside a run of gradient descent with the same rate.
-        rtol: relative error a step of the flow.
+        method: moves it, for instance the `GradientDescent` that trains the network, to stand beside that run step by
+            step; None is the continuous flow.
+        rtol: relative error per step of the flow.
     """
 
-    descent: GradientDescent | None = None
+    method: Method | None = None
     rtol: float = 1e-9
+    descent: InitVar[Method | None] = None
+
+    def __post_init__(self, descent: Method | None) -> None:
+        if descent is not None:
+            warnings.warn("`descent` is now `method`; the old name goes with the next release.", DeprecationWarning,
+                          stacklevel=3)  # fmt: skip
+            object.__setattr__(self, "method", descent)
+        if self.method is not None:
+            check_method(self.method, self)
+
+    @property
+    def mover(self) -> Method:
+        """The method, or the flow."""
+        return GradientFlow(rtol=self.rtol) if self.method is None else self.method
+
+    @abstractmethod
+    def _dynamics(self, start: _Start, observer: Observer) -> Dynamics:
+        """The theory's own dynamics."""
+
+    def _instants(self, times: np.ndarray | None) -> int:
+        return instants_of(self.mover, times, SAVED_TIMES)
+
+    def _follow(self, start: _Start, observer: Observer, times: np.ndarray | None) -> Path:
+        return self.mover.follow(self._dynamics(start, observer), times)
+
+    def _horizon(self, start: _Start, observer: Observer) -> tuple[np.ndarray | None, Status]:
+        return horizon_of(self.mover, self._dynamics(start, observer))
+
+
+class _Factored(_Moved):
+    """A theory that moves a factor of [[C1, Aᵀ], [A, C2]] by L' = −[[0, Gᵀ], [G, 0]] L."""
+
+    keepable = KEEPABLE
+
+    @abstractmethod
+    def factor(self, matrix: np.ndarray, threshold: float) -> np.ndarray:
+        """The stacked factor at the start, (d_in + d_out) × hidden."""
+
+    def _dynamics(self, start: _Start, observer: Observer) -> Dynamics[Rows, Observer]:
+        rows = start.array(self.factor(start.matrix, start.threshold))
+        return _ready(rows, observer, slope_rows, _observe_rows, represented_rows, observer.cost)
+
+
+class SelfConsistent(_Factored):
+    """A' = −√(AAᵀ+σ⁴w²I) G − G √(AᵀA+σ⁴w²I), equation (1).
+
+    One square root, at the start: the blocks C1, C2 of the flow stay on the manifold C1 = √(AᵀA+σ⁴w²I),
+    C2 = √(AAᵀ+σ⁴w²I) if they begin there, so a factor of them is moved by matrix products alone.
+
+    Args:
+        method: moves it, for instance the `GradientDescent` that trains the network, to stand beside that run step by
+            step; None is the continuous flow.
+        rtol: relative error per step of the flow.
+    """
 
     def factor(self, matrix: np.ndarray, threshold: float) -> np.ndarray:
         """The stacked factor of [[Ĉ1, Aᵀ], [A, Ĉ2]].
 
-        A mode (s, u, v) gives the columns (v, u)·√((h+s)/2) and (v, −u)·√((h−s)/2) with
-        h = √(s²+σ⁴w²); directions outside the smaller side have weight √(σ²w).
+        A mode (s, u, v) gives the columns (v, u)·√((h+s)/2) and (v, −u)·√((h−s)/2) with h = √(s²+σ⁴w²); directions
+        outside the smaller side have weight √(σ²w).
         """
         left, values, right = np.linalg.svd(matrix, full_matrices=True)
         rows, columns = matrix.shape
@@ -58,7 +202,7 @@ class SelfConsistent:
         u, v = left[:, :modes], right[:modes].T
         height = np.hypot(values, threshold)
         plus = np.sqrt((height + values) / 2)
-        minus = threshold / np.sqrt(2 * (height + values))
+        minus = threshold / np.sqrt(2 * (height + values))  # √((h−s)/2) without the cancellation of h − s
         rest = np.sqrt(threshold)
         blocks = [
             np.concatenate([v * plus, u * plus]),
@@ -69,258 +213,187 @@ class SelfConsistent:
         return np.concatenate(blocks, axis=1)
 
 
-@dataclass(frozen=True)
-class Balanced:
+class Balanced(_Factored):
     """A' = −√(AAᵀ) G − G √(AᵀA): the limit σ²w ≪ s_min(A), section 1.5.
 
-    Only the rank(A) directions that are there at the start can ever grow.
+    Only the rank(A) directions that are there at the start can ever grow. Arguments as for `SelfConsistent`.
     """
-
-    descent: GradientDescent | None = None
-    rtol: float = 1e-9
 
     def factor(self, matrix: np.ndarray, threshold: float) -> np.ndarray:
         """The stacked factor (V√S, U√S) of the balanced network that represents A."""
         left, values, right = np.linalg.svd(matrix, full_matrices=False)
-        there = values > np.finfo(float).eps * max(matrix.shape) * values[0]
+        there = values > np.finfo(float).eps * max(matrix.shape) * values[0]  # as numpy.linalg.matrix_rank counts
         root = np.sqrt(values[there])
         return np.concatenate([right[there].T * root, left[:, there] * root])
 
 
-@dataclass(frozen=True)
-class Lazy:
+class Lazy(_Moved):
     """A' = −2σ²w G: the limit σ²w ≫ s_max(A), section 1.4.
 
-    In closed form for denoising, completion and regression; integrated for other costs.
+    In closed form for denoising, completion and regression (costs with a `flow`); integrated for other costs. Arguments
+    as for `SelfConsistent`.
     """
 
-    descent: GradientDescent | None = None
-    rtol: float = 1e-9
+    def _dynamics(self, start: _Start, observer: Observer) -> Dynamics[Array, tuple[Observer, Array]]:
+        args = (observer, start.array(2 * start.threshold))
+        matrix = start.array(start.matrix)
+        return _ready(matrix, args, _slope_matrix, _observe_matrix, _matrix_itself, observer.cost)
+
+    def _follow(self, start: _Start, observer: Observer, times: np.ndarray | None) -> Path:
+        flow = getattr(observer.cost, "flow", None)
+        if flow is None or self.method is not None:
+            return super()._follow(start, observer, times)
+        clock, ended = self._horizon(start, observer) if times is None else (times, FINISHED)
+        assert clock is not None  # the flow's horizon is never None
+        matrix, speed = start.array(start.matrix), start.array(2 * start.threshold)
+        return _seen(lambda t: observer.matrix(flow(matrix, speed * t)), clock, start, ended)
 
 
 @dataclass(frozen=True)
-class Aligned:
+class Aligned(LinearTheory):
     """s_i' = (4/(d_in d_out)) √(s_i²+σ⁴w²) (s_i* − s_i) for a start aligned with the observation.
 
-    With A* + E = U S* Vᵀ the modes start at s_i(0) = u_iᵀ A(0) v_i and never mix. In closed
-    form: for x = e^θ, s = σ²w sinh θ, the equation is logistic in x. For `Denoising` only.
-    `singular_value` are the s_i in the order of S*, with their sign.
+    With A* + E = U S* Vᵀ the modes start at s_i(0) = u_iᵀ A(0) v_i and never mix. In closed form: for x = e^θ,
+    s = σ²w sinh θ, the equation is logistic in x. For `Denoising` only. `singular_value` are the s_i in the order of
+    S*, with their sign.
     """
 
-
-Theory = SelfConsistent | Balanced | Lazy | Aligned
-
-
-def predict(
-    model: Any,
-    task: Any,
-    theory: Theory,
-    *,
-    times: Any = None,
-    seed: int = 0,
-    keep: Sequence[str] | None = None,
-    device: str | None = None,
-    precision: str = "float64",
-) -> Trajectory:
-    """Predict the run of a `TwoLayer` network from one of the theories of this module.
-
-    Without times the flow is followed until ‖∇C‖_F has fallen to 1 % of its first value.
-    """
-    with on_device(device):
-        inner, outer = model.start(task.shape, seed)
-        matrix = outer @ inner.T
-        threshold = model.threshold
-        descent = getattr(theory, "descent", None)
-        instants = (SAVED_TIMES if descent is None else len(descent.schedule()[2])) if times is None else len(times)
-        observer = observer_of(task, keep, instants, precision)
-        check_finite({"loss": observer.cost(jnp.asarray(matrix, dtype=precision))}, task)
-        if isinstance(theory, SelfConsistent | Balanced):
-            start = jnp.asarray(theory.factor(matrix, threshold), dtype=precision)
-            moves = _Moves(_step_factor, _slope_factor, _see_factor)
-            made = _follow(moves, start, observer, jnp.asarray(1.0), theory, times)
-        elif isinstance(theory, Lazy):
-            made = _lazy(jnp.asarray(matrix, dtype=precision), observer, threshold, theory, times)
-        elif isinstance(theory, Aligned):
-            made = _aligned(matrix, observer, threshold, times)
-        else:
-            raise SaddlesError.about(
-                f"{type(theory).__name__} came as a theory",
-                "SelfConsistent, Balanced, Lazy or Aligned is predicted",
-                "use one of them",
+    def _check(self, model: object, task: object) -> tuple[Network, MatrixTask]:
+        network, problem = super()._check(model, task)
+        cost = problem.cost
+        if not (isinstance(cost, Entrywise) and np.ndim(cost.weight) == 0):
+            raise SaddlesError(
+                f"Aligned predicts Denoising, where every entry is observed alike; got {type(task).__name__}. "
+                "Use SelfConsistent for this task."
             )
-    saved, clock, facts = made
-    return to_trajectory(saved, clock, model, task, kind="predicted", theory=theory, seed=seed, **facts)
+        return network, problem
+
+    def _follow(self, start: _Start, observer: Observer, times: np.ndarray | None) -> Path:
+        left, target, right = _observed_modes(observer)
+        first = jnp.sum((left.T @ start.array(start.matrix)) * right, axis=1)
+        threshold, pace = start.array(start.threshold), _pace(observer)
+
+        def see(t: Float[Array, ""]) -> dict[str, Array]:
+            modes = aligned_mode(t, first, target, threshold, pace)
+            seen = observer.matrix((left * modes[None, :]) @ right)
+            return seen | ({"singular_value": modes} if "singular_value" in seen else {})
+
+        clock = self._horizon(start, observer)[0] if times is None else times
+        return _seen(see, clock, start, FINISHED)
+
+    def _horizon(self, start: _Start, observer: Observer) -> tuple[np.ndarray, Status]:
+        _, target, _ = _observed_modes(observer)
+        slowest = float(_pace(observer) * jnp.hypot(target[-1], start.threshold))
+        return np.linspace(0.0, ENOUGH / slowest, SAVED_TIMES), FINISHED
 
 
-@dataclass(frozen=True)
-class _Moves:
-    """A theory's dynamics: a discrete step, a slope, and what is seen of its state."""
-
-    step: Any
-    slope: Any
-    see: Any
+def _observed_modes(observer: Observer) -> tuple[Array, Array, Array]:
+    assert isinstance(observer.cost, Entrywise)
+    left, values, right = jnp.linalg.svd(observer.cost.observed, full_matrices=False)
+    return left, values, right
 
 
-def _split(rows: Rows, observer: Observer) -> tuple[Array, Array]:
-    return rows[: observer.columns], rows[observer.columns :]
+def _pace(observer: Observer) -> Float[Array, ""]:
+    """4/(d_in d_out)."""
+    assert isinstance(observer.cost, Entrywise)
+    return 4 * jnp.asarray(observer.cost.weight)
 
 
-def _pull(rows: Rows, observer: Observer) -> Rows:
-    """[[0, Gᵀ], [G, 0]] L for the stacked factor L, with G at A = L_out L_inᵀ."""
-    inner, outer = _split(rows, observer)
-    gradient = observer.cost.gradient(outer @ transposed(inner))
-    return jnp.concatenate([transposed(gradient) @ outer, gradient @ inner])
-
-
-def _slope_factor(t: Any, rows: Rows, args: Any) -> Rows:
-    return -_pull(rows, args[0])
-
-
-def _step_factor(rows: Rows, args: Any) -> Rows:
-    return rows - args[1] * _pull(rows, args[0])
-
-
-def _see_factor(rows: Rows, args: Any) -> dict[str, Array]:
-    return args[0].factor(*_split(rows, args[0]))
-
-
-def _slope_matrix(t: Any, matrix: Array, args: Any) -> Array:
-    return -args[2] * args[0].cost.gradient(matrix)
-
-
-def _step_matrix(matrix: Array, args: Any) -> Array:
-    return matrix - args[1] * args[2] * args[0].cost.gradient(matrix)
-
-
-def _see_matrix(matrix: Array, args: Any) -> dict[str, Array]:
-    return args[0].matrix(matrix)
-
-
-class _See(eqx.Module):
-    """`see` with the signature that the solver wants."""
-
-    see: Any = eqx.field(static=True)
-
-    def __call__(self, t: Any, state: Any, args: Any) -> dict[str, Array]:
-        return self.see(state, args)
-
-
-class _Fitted(eqx.Module):
-    """‖∇C‖_F has fallen to 1 % of its first value."""
-
-    gradient: Any
-    whole: bool = eqx.field(static=True)
-
-    def __call__(self, t: Any, state: Any, args: Any) -> Any:
-        matrix = state if self.whole else _represented(state, args[0])
-        return jnp.linalg.norm(args[0].cost.gradient(matrix)) <= 1e-2 * self.gradient
-
-
-def _follow(moves: _Moves, start: Array, observer: Observer, speed: Array, theory: Any, times: Any) -> Any:
-    """Follow a theory's state by discrete steps or by its flow."""
-    if theory.descent is not None:
-        steps, stride, asked = theory.descent.schedule(times)
-        args = (observer, jnp.asarray(theory.descent.rate, dtype=start.dtype), speed)
-        done = iterate(moves.step, start, steps, args=args, observe=moves.see, guard="loss", save_every=stride)
-        chosen = np.isin(done.steps, asked)
-        saved = {name: values[chosen] for name, values in done.saved.items()}
-        facts = {
-            "step": done.steps[chosen],
-            "status": done.status,
-            "wall_time": done.wall_time,
-            "gradient_evaluations": int(done.steps[-1]),
-        }
-        return saved, theory.descent.rate * done.steps[chosen], facts
-    args = (observer, None, speed)
-    settled = True
-    if times is None:
-        end, settled = _rest(moves, start, args)
-        times = np.linspace(0.0, end, SAVED_TIMES)
-    clock, added = from_zero(times)
-    found = solve(moves.slope, start, clock, args=args, observe=_See(moves.see), rtol=theory.rtol, title="theory")
-    facts = {
-        "status": found.status if settled else "stopped: not converged within the limit of steps",
-        "wall_time": found.wall_time,
-        "gradient_evaluations": found.evaluations,
-    }
-    return {name: values[added:] for name, values in found.saved.items()}, found.times[added:], facts
-
-
-def _rest(moves: _Moves, start: Array, args: Any) -> tuple[float, bool]:
-    whole = moves.see is _see_matrix
-    matrix = start if whole else _represented(start, args[0])
-    first = jnp.linalg.norm(args[0].cost.gradient(matrix))
-    speed = jnp.linalg.norm(moves.slope(0.0, start, args)) / jnp.linalg.norm(start)
-    return settle(moves.slope, start, _Fitted(first, whole), args=args, scale=float(1 / speed))
-
-
-def _represented(rows: Rows, observer: Observer) -> Array:
-    inner, outer = _split(rows, observer)
-    return outer @ inner.T
-
-
-def _lazy(matrix: Array, observer: Observer, threshold: float, theory: Lazy, times: Any) -> Any:
-    speed = jnp.asarray(2 * threshold, dtype=matrix.dtype)
-    closed = isinstance(observer.cost, Entrywise | Correlated) and theory.descent is None
-    if not closed:
-        return _follow(_Moves(_step_matrix, _slope_matrix, _see_matrix), matrix, observer, speed, theory, times)
-    if times is None:
-        end, _ = _rest(_Moves(_step_matrix, _slope_matrix, _see_matrix), matrix, (observer, None, speed))
-        times = np.linspace(0.0, end, SAVED_TIMES)
-    clock = jnp.asarray(np.asarray(times, dtype=float))
-    return _seen(lambda t: _lazy_at(t, matrix, observer.cost, speed), clock, observer)
-
-
-def _lazy_at(t: Any, matrix: Array, cost: Any, speed: Any) -> Array:
-    """A(t) = Y + exp(−2σ²w t ∇²C)(A(0) − Y), where ∇²C acts on entries or on the inputs' eigenvectors."""
-    gap = matrix - cost.observed
-    if isinstance(cost, Entrywise):
-        return cost.observed + jnp.exp(-2 * speed * cost.weight * t) * gap
-    values, vectors = jnp.linalg.eigh(cost.covariance)
-    decay = jnp.exp(-2 * speed * cost.scale * values * t)
-    return cost.observed + ((gap @ vectors) * decay[None, :]) @ vectors.T
-
-
-def _aligned(matrix: np.ndarray, observer: Observer, threshold: float, times: Any) -> Any:
-    cost = observer.cost
-    if not (isinstance(cost, Entrywise) and np.ndim(cost.weight) == 0):
-        raise SaddlesError.about(
-            "a task without one observed matrix came", "Aligned needs Denoising", "use SelfConsistent for this task"
-        )
-    left, target, right = jnp.linalg.svd(cost.observed, full_matrices=False)
-    start = jnp.sum((left.T @ matrix) * right, axis=1)
-    pace = 4 * cost.weight
-    if times is None:
-        slowest = jnp.hypot(target[-1], threshold)
-        times = np.linspace(0.0, float(10 / (pace * slowest)), SAVED_TIMES)
-    clock = jnp.asarray(np.asarray(times, dtype=float))
-
-    def at(t: Any) -> Array:
-        return (left * aligned_mode(t, start, target, threshold, pace)[None, :]) @ right
-
-    saved, clock, facts = _seen(at, clock, observer)
-    saved["singular_value"] = np.asarray(jax.vmap(lambda t: aligned_mode(t, start, target, threshold, pace))(clock))
-    return saved, clock, facts
-
-
-def aligned_mode(t: Any, start: Any, target: Any, threshold: float, pace: Any) -> Any:
+def aligned_mode(
+    t: Float[Array, ""] | float,
+    start: Float[Array | np.ndarray, "*mode"],
+    target: Float[Array | np.ndarray, "*mode"] | float,
+    threshold: Float[Array, ""] | float,
+    pace: Float[Array, ""] | float,
+) -> Float[Array, "*mode"]:
     """Solve s' = pace √(s²+σ⁴w²) (s* − s) in closed form.
 
-    With x = e^θ and s = σ²w sinh θ the equation reads x' = −½ pace σ²w (x − x₊)(x − x₋), so
-    (x − x₋)/(x₊ − x) grows like exp(pace √(s*²+σ⁴w²) t); x₊ x₋ = −1.
+    With x = e^θ and s = σ²w sinh θ the equation reads x' = −½ pace σ²w (x − x₊)(x − x₋), so (x − x₋)/(x₊ − x) grows
+    like exp(pace √(s*²+σ⁴w²) t); x₊ x₋ = −1.
     """
     height = jnp.hypot(target, threshold)
     top = (target + height) / threshold
     low = -1 / top
+    # e^θ = (s + √(s²+σ⁴w²))/σ²w; for negative s its reciprocal form, in which nothing cancels
     x = jnp.where(start >= 0, (start + jnp.hypot(start, threshold)) / threshold,
                   threshold / (jnp.hypot(start, threshold) - start))  # fmt: skip
-    decay = jnp.exp(-pace * height * t)
+    decay = jnp.exp(-pace * height * t)  # of the distance: written with a decay, so that nothing overflows
     gap = top - x
     there = ((x - low) * top + low * gap * decay) / ((x - low) + gap * decay)
     return threshold / 2 * (there - 1 / there)
 
 
-def _seen(at: Any, clock: Array, observer: Observer) -> Any:
-    saved = jax.lax.map(lambda t: observer.matrix(at(t)), clock)
-    facts = {"status": FINISHED, "gradient_evaluations": 0}
-    return {name: np.asarray(values) for name, values in saved.items()}, np.asarray(clock), facts
+def _seen(see: Callable[[Array], dict[str, Array]], times: np.ndarray, start: _Start, ended: Status) -> Path:
+    """A closed form, observed instant by instant."""
+    saved = jax.lax.map(see, start.array(times))
+    return Path(times, {name: np.asarray(values) for name, values in saved.items()}, None, ended)
+
+
+# The dynamics of the theories; they share no function with saddles.linear.simulate.
+
+
+def represented_rows(rows: Rows, observer: Observer) -> Matrix:
+    """A = L_out L_inᵀ of the stacked factor L."""
+    return rows[observer.columns :] @ transposed(rows[: observer.columns])
+
+
+def slope_rows(rows: Rows, observer: Observer) -> Rows:
+    """−[[0, Gᵀ], [G, 0]] L for the stacked factor L, with G at its A."""
+    gradient = observer.cost.gradient(represented_rows(rows, observer))
+    inner, outer = rows[: observer.columns], rows[observer.columns :]
+    return -jnp.concatenate([transposed(gradient) @ outer, gradient @ inner])
+
+
+def _observe_rows(rows: Rows, observer: Observer) -> dict[str, Array]:
+    return observer.factor(rows[: observer.columns], rows[observer.columns :])
+
+
+def _matrix_itself(matrix: Matrix, args: tuple[Observer, Array]) -> Matrix:
+    return matrix
+
+
+def _slope_matrix(matrix: Array, args: tuple[Observer, Array]) -> Array:
+    observer, speed = args
+    return -speed * observer.cost.gradient(matrix)
+
+
+def _observe_matrix(matrix: Matrix, args: tuple[Observer, Array]) -> dict[str, Array]:
+    return args[0].matrix(matrix)
+
+
+class _Fitted(eqx.Module, Generic[Args]):
+    """‖∇C‖_F has fallen to `FITTED` of its first value."""
+
+    gradient: Float[Array, ""]
+    cost: Cost
+    matrix: Callable[[Array, Args], Matrix] = eqx.field(static=True)
+
+    def __call__(self, state: Array, args: Args) -> Bool[Array, ""]:
+        return jnp.linalg.norm(self.cost.gradient(self.matrix(state, args))) <= FITTED * self.gradient
+
+
+@eqx.filter_jit
+def _at_start(
+    state: Array,
+    args: Args,
+    slope: Callable[[Array, Args], Array],
+    matrix: Callable[[Array, Args], Matrix],
+    cost: Cost,
+) -> tuple[Array, Array]:
+    """‖∇C‖_F and relative speed."""
+    gradient = jnp.linalg.norm(cost.gradient(matrix(state, args)))
+    return gradient, jnp.linalg.norm(slope(state, args)) / jnp.linalg.norm(state)
+
+
+def _ready(
+    state: Array,
+    args: Args,
+    slope: Callable[[Array, Args], Array],
+    observe: Callable[[Array, Args], dict[str, Array]],
+    matrix: Callable[[Array, Args], Matrix],
+    cost: Cost,
+) -> Dynamics[Array, Args]:
+    """A theory's dynamics with its criterion of convergence; `matrix(state, args)` is A."""
+    gradient, speed = _at_start(state, args, slope, matrix, cost)
+    rested = _Fitted(gradient, cost, matrix)
+    return Dynamics(state, args, slope, observe, rested=rested, pace=float(1 / speed), title="theory")

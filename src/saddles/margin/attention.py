@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
+from saddles.margin.task import Tokens
 from saddles.solvers.log_scale import LogScale
 from saddles.solvers.multistep import Solve, StiffFlow
 
@@ -124,7 +125,7 @@ class Coefficients:
 class AttentionFlow(StiffFlow, ABC):
     """What the three flows share."""
 
-    task: Any
+    task: Tokens
 
     @cached_property
     def coefficients(self) -> Coefficients:
@@ -132,8 +133,24 @@ class AttentionFlow(StiffFlow, ABC):
         return Coefficients(np.concatenate([self.task.optimal_scores[:, None], self.task.other_scores], axis=1))
 
     @abstractmethod
+    def weights(self, state: np.ndarray) -> np.ndarray:
+        """W, or the β of a diagonal layer."""
+
+    @abstractmethod
+    def accumulated(self, state: np.ndarray) -> np.ndarray:
+        """φ, shape (constraint,)."""
+
+    @abstractmethod
     def margins(self, state: np.ndarray) -> np.ndarray:
         """Shape (constraint,)."""
+
+    @abstractmethod
+    def respond(self, state: np.ndarray, c: float) -> Solve:
+        """(I − cJ)⁻¹."""
+
+    def factors(self, state: np.ndarray) -> dict[str, np.ndarray]:
+        """The matrices whose product W is, by name; none by default."""
+        return {}
 
     def log_rate(self, state: np.ndarray) -> float:
         """log|c|: one unit of this clock is 1/|c| units of gradient time."""
@@ -215,6 +232,10 @@ class FactoredFlow(AttentionFlow):
         dim = self.task.shape[2]
         both = state[: 2 * dim * self.rank].reshape(2, dim, self.rank)
         return both[0], both[1], state[2 * dim * self.rank :]
+
+    def factors(self, state: np.ndarray) -> dict[str, np.ndarray]:
+        key, query, _ = self.split(state)
+        return {"key": key, "query": query}
 
     def weights(self, state: np.ndarray) -> np.ndarray:
         """W = KQᵀ."""

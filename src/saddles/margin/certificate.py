@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from saddles.errors import SaddlesError
-from saddles.margin.generate import factor, hull
+from saddles.margin.separation import factor, hull
 from saddles.margin.task import Tokens
 from saddles.measures.margins import combine, constraint_margins, dual_norm, primal_norm
 
@@ -80,7 +80,7 @@ def certify(
     if not margin > 0:
         raise SaddlesError(
             f"A candidate must separate the optimal tokens; {solver} returned one with margin {margin:.3g}. The data "
-            "may be hardly separable: see check(task), or use method='primal_dual' with more iterations."
+            "may be hardly separable: see check_assumptions(task), or use method='primal_dual' with more iterations."
         )
     unit = weights / margin
     # Solvers return slightly negative multipliers. Cutting them costs a little of the bound, never its validity: any
@@ -102,7 +102,7 @@ def refuse_infeasible(task: Tokens, diagonal: bool, candidate: Multipliers | Non
     Args:
         candidate: multipliers that a solver met on the way and that prove it, instead of looking for some.
     """
-    distance, weights = hull(factor(task, diagonal)) if candidate is None else (0.0, candidate)
+    distance, weights = hull(factor(task.left, task.right, diagonal)) if candidate is None else (0.0, candidate)
     if distance > 0:
         return
     proof = weights / weights.sum()

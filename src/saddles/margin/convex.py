@@ -98,7 +98,7 @@ def aligned(task: Tokens) -> Certified:
     if not (c < 1).all():
         raise SaddlesError(
             f"Assumption 4 (iii) needs tokens whose coefficient c along the optimal token is below 1; got "
-            f"c = {c.max():.4g}. See check(task)."
+            f"c = {c.max():.4g}. See check_assumptions(task)."
         )
     size = 1 / ((1 - c) * r * s)
     weights = (best / r[:, None] * size[:, None]).T @ (task.z / s[:, None])

@@ -4,16 +4,9 @@ Assumption 3 at W = 0 is reached with equal non-optimal scores (0 here) and a ga
 every sequence is then at least ln n. Scaling the head alone need not achieve it.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from scipy.optimize import nnls
 
 from saddles.errors import SaddlesError
-
-TRIES = 200
-"""Draws before a generator gives up."""
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """X, z, y, head."""
@@ -22,16 +15,14 @@ Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def check_sizes(n: int, length: int, dim: int, assumption: int) -> None:
     """Refuse sizes that cannot be drawn."""
     if min(n, dim) < 1 or length < 2:
-        raise SaddlesError.about(
-            f"n={n}, length={length}, dim={dim} came",
-            "sequences, coordinates ≥ 1 and tokens ≥ 2 are needed",
-            "try 6, 5, 20",
+        raise SaddlesError(
+            f"`n` and `dim` must be at least 1 and `length` at least 2; got n={n}, length={length}, dim={dim}."
         )
     if assumption == 4 and (length % 2 == 0 or n > dim - 2):
-        raise SaddlesError.about(
-            f"n={n}, length={length}, dim={dim} came for Assumption 4",
-            "the length is odd (tokens are paired) and n ≤ dim − 2", "try 4, 5, 8",
-        )  # fmt: skip
+        raise SaddlesError(
+            "Assumption 4 needs an odd `length` (tokens are paired) and n ≤ dim − 2; "
+            f"got n={n}, length={length}, dim={dim}. Try 4, 5, 8."
+        )
 
 
 def plain(n: int, length: int, dim: int, draw: np.random.Generator) -> Parts:
@@ -64,7 +55,7 @@ def confident(n: int, length: int, dim: int, draw: np.random.Generator) -> Parts
     """Assumptions 2 and 3: scores 0 and L ln n (1 + u) + u', u and u' uniform in [0.1, 0.5].
 
     The head has ten times the norm of the largest gap, so that tokens of length √dim move by little more than a tenth
-    to get their scores, and stay as good as Gaussian.
+    to get their scores, and stay nearly Gaussian.
     """
     X, z, y, head = plain(n, length, dim, draw)
     gap = length * np.log(n) * (1 + draw.uniform(0.1, 0.5, size=n)) + draw.uniform(0.1, 0.5, size=n)
@@ -94,51 +85,3 @@ def paired(n: int, length: int, dim: int, draw: np.random.Generator) -> Parts:
         X[i, order[0]] = r[i] * u
         X[i, order[1:]] = c * r[i] * u + np.concatenate([noise, -noise])
     return X, (side * s)[:, None] * frame, y, head
-
-
-def separable(
-    make: Callable[[np.random.Generator], Any], seed: int, *, diagonal: bool, sizes: tuple[int, int, int]
-) -> Any:
-    """Draw until some W (or some diagonal W) separates."""
-    for attempt in range(TRIES):
-        task = make(np.random.default_rng([seed, 60, attempt]))
-        if separation(task, diagonal) > 1e-9:
-            return task
-    kind = "diagonal W" if diagonal else "W"
-    raise SaddlesError.about(
-        f"n={sizes[0]}, length={sizes[1]}, dim={sizes[2]} came",
-        f"none of {TRIES} draws is separated by a {kind}", "raise dim, or lower n or length",
-    )  # fmt: skip
-
-
-def separation(task: Any, diagonal: bool) -> float:
-    """The largest margin of a W with ‖W‖_F = 1, 0 if none separates.
-
-    It is the distance of 0 from the convex hull of the constraints, found by non-negative least squares:
-    min |Aλ|² + (1 − Σλ)² over λ ≥ 0 leaves the squared distance as r/(1 − r).
-    """
-    return hull(factor(task, diagonal))[0]
-
-
-def factor(task: Any, diagonal: bool) -> np.ndarray:
-    """Columns with the inner products of the constraints, as few rows as possible, shape (row, constraint)."""
-    if diagonal:
-        return task.diagonal.T
-    if task.shape[2] ** 2 <= len(task.left):
-        return np.einsum("kd,ke->dek", task.left, task.right).reshape(-1, len(task.left))
-    gram = (task.left @ task.left.T) * (task.right @ task.right.T)
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > 1e-14 * values[-1]
-    return np.sqrt(values[kept])[:, None] * vectors[:, kept].T
-
-
-def hull(columns: np.ndarray) -> tuple[float, np.ndarray]:
-    """The distance of 0 from the convex hull of some columns, and the weights (sum 1) of the nearest point."""
-    unit = np.linalg.norm(columns, axis=0).max()
-    stacked = np.vstack([columns / unit, np.ones(columns.shape[1])])
-    weights = nnls(stacked, np.append(np.zeros(len(columns)), 1.0), maxiter=50 * columns.shape[1])[0]
-    weights = weights / weights.sum()
-    nearest = columns @ weights
-    distance = float(np.linalg.norm(nearest))
-    least = float((nearest @ columns).min())
-    return (distance if least > 0.5 * distance**2 and distance > 1e-9 * unit else 0.0), weights

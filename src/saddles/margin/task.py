@@ -6,23 +6,35 @@ the convex problems see of the data are the constraints (x_i,opt − x_il)ᵀ W 
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float, Int
 
 from saddles.errors import SaddlesError
 from saddles.margin import generate
+from saddles.margin.separation import Constraints, separation
 
+# Least margin (of a W of norm 1) of data that are drawn: above rounding, far below typical ones.
 TIE = 1e-12
 """Two scores closer than this part of the largest score of their sequence are equal."""
 
+TRIES = 200
+"""Draws before `Tokens.random` gives up."""
 
-@dataclass(frozen=True, eq=False)
+SEPARATED = 1e-9
+
+PerSequence = Float[np.ndarray, "sequence"]
+Places = Int[np.ndarray, "sequence"]
+Coordinates = Float[np.ndarray, "coordinate"]
+
+
+@dataclass(frozen=True, eq=False, init=False)
 class Tokens:
     """Sequences X_i, queries z_i, labels y_i = ±1 and the head v.
 
     Args:
-        X: tokens, shape (sequence, token, coordinate), at least two tokens a sequence.
+        X: tokens, shape (sequence, token, coordinate), at least two tokens per sequence.
         z: queries, shape (sequence, coordinate).
         y: labels, each 1 or −1.
         head: v, shape (coordinate,).
@@ -30,16 +42,16 @@ class Tokens:
     Fails where the optimal token of a sequence is not unique, for then there is nothing to separate.
     """
 
-    X: Any
-    z: Any
-    y: Any
-    head: Any
+    X: Float[np.ndarray, "sequence token coordinate"]
+    z: Float[np.ndarray, "sequence coordinate"]
+    y: PerSequence
+    head: Coordinates
 
-    def __post_init__(self) -> None:
-        X, z, y, head = (_numbers(getattr(self, name), name) for name in ("X", "z", "y", "head"))
-        _check_shapes(X, z, y, head)
-        for name, value in (("X", X), ("z", z), ("y", y), ("head", head)):
-            object.__setattr__(self, name, value)
+    def __init__(self, X: npt.ArrayLike, z: npt.ArrayLike, y: npt.ArrayLike, head: npt.ArrayLike) -> None:
+        arrays = {name: _numbers(given, name) for name, given in (("X", X), ("z", z), ("y", y), ("head", head))}
+        _check_shapes(**arrays)
+        for name, array in arrays.items():
+            object.__setattr__(self, name, array)  # the dataclass is frozen
         _check_scores(self.scores)
 
     @classmethod
@@ -56,7 +68,7 @@ class Tokens:
         """Random data that satisfy an assumption of the paper.
 
         Args:
-            n, length, dim: sequences, tokens a sequence, coordinates.
+            n, length, dim: sequences, tokens per sequence, coordinates.
             assumption: 1 separable; 2 and equal scores of the tokens that are not optimal; 3 and a small initial loss;
                 4 orthogonal, parallel and paired tokens (2 and 3 hold as well; `length` odd, n ≤ dim − 2).
             seed: of the draw.
@@ -64,11 +76,20 @@ class Tokens:
         """
         makers = {1: generate.plain, 2: generate.equal, 3: generate.confident, 4: generate.paired}
         if assumption not in makers:
-            raise SaddlesError.about(f"assumption={assumption!r} came", "1, 2, 3 or 4 is generated", "3 is the default")
+            raise SaddlesError.must_be("assumption", "1, 2, 3 or 4", assumption)
         generate.check_sizes(n, length, dim, assumption)
-        return generate.separable(
-            lambda draw: cls(*makers[assumption](n, length, dim, draw)), seed, diagonal=diagonal, sizes=(n, length, dim)
+        for attempt in range(TRIES):
+            task = cls(*makers[assumption](n, length, dim, np.random.default_rng([seed, 60, attempt])))
+            if separation(task.left, task.right, diagonal) > SEPARATED:
+                return task
+        raise SaddlesError(
+            f"None of {TRIES} draws with n={n}, length={length}, dim={dim} is separated by a "
+            f"{'diagonal W' if diagonal else 'W'}. Raise dim, or lower n or length."
         )
+
+    def rescored(self, scores: Float[np.ndarray, "sequence token"]) -> "Tokens":
+        """The same data with every token moved along the head to the score it shall have."""
+        return Tokens(*generate.rescored((self.X, self.z, self.y, self.head), scores))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -76,17 +97,17 @@ class Tokens:
         return self.X.shape
 
     @cached_property
-    def scores(self) -> np.ndarray:
+    def scores(self) -> Float[np.ndarray, "sequence token"]:
         """γ_il = y_i vᵀx_il, shape (sequence, token)."""
         return self.y[:, None] * (self.X @ self.head)
 
     @cached_property
-    def optimal(self) -> np.ndarray:
+    def optimal(self) -> Places:
         """opt(i), shape (sequence,)."""
         return self.scores.argmax(axis=1)
 
     @cached_property
-    def others(self) -> np.ndarray:
+    def others(self) -> Int[np.ndarray, "sequence other"]:
         """The tokens that are not optimal, in order, shape (sequence, length − 1)."""
         n, length, _ = self.shape
         return np.broadcast_to(np.arange(length), (n, length))[np.arange(length) != self.optimal[:, None]].reshape(
@@ -94,37 +115,37 @@ class Tokens:
         )
 
     @cached_property
-    def optimal_scores(self) -> np.ndarray:
+    def optimal_scores(self) -> PerSequence:
         """γ_i,opt, shape (sequence,)."""
         return np.take_along_axis(self.scores, self.optimal[:, None], 1)[:, 0]
 
     @cached_property
-    def other_scores(self) -> np.ndarray:
+    def other_scores(self) -> Float[np.ndarray, "sequence other"]:
         """γ_il of the tokens that are not optimal, shape (sequence, length − 1)."""
         return np.take_along_axis(self.scores, self.others, 1)
 
     @cached_property
-    def optimal_tokens(self) -> np.ndarray:
+    def optimal_tokens(self) -> Float[np.ndarray, "sequence coordinate"]:
         """x_i,opt, shape (sequence, coordinate)."""
         return self.X[np.arange(len(self.X)), self.optimal]
 
     @cached_property
-    def left(self) -> np.ndarray:
+    def left(self) -> Constraints:
         """x_i,opt − x_il, shape (constraint, coordinate); constraints go sequence by sequence."""
         tokens = np.take_along_axis(self.X, self.others[:, :, None], 1)
         return (self.optimal_tokens[:, None] - tokens).reshape(-1, self.shape[2])
 
     @cached_property
-    def right(self) -> np.ndarray:
+    def right(self) -> Constraints:
         """z_i once for each constraint, shape (constraint, coordinate)."""
         return np.repeat(self.z, self.shape[1] - 1, axis=0)
 
     @cached_property
-    def diagonal(self) -> np.ndarray:
+    def diagonal(self) -> Constraints:
         """B_il = z_i ⊙ (x_i,opt − x_il), shape (constraint, coordinate)."""
         return self.left * self.right
 
-    def margins(self, weights: Any) -> np.ndarray:
+    def margins(self, weights: npt.ArrayLike) -> Float[np.ndarray, "*time constraint"]:
         """(x_i,opt − x_il)ᵀ W z_i, shape (…, constraint); `weights` is W (…, row, column) or a diagonal's β.
 
         A vector is a β; anything else has W in its last two axes.
@@ -143,55 +164,58 @@ class Tokens:
         return float(np.exp(-self.optimal_scores).mean())
 
 
-def _numbers(value: Any, name: str) -> np.ndarray:
+def check_task(task: object) -> None:
+    """Refuse anything but `Tokens` before something is computed."""
+    if not isinstance(task, Tokens):
+        raise SaddlesError(
+            f"The attention layers of saddles.margin are trained on Tokens; got {type(task).__name__}. Build them from "
+            "arrays: Tokens(X, z, y, head)."
+        )
+
+
+def _numbers(value: npt.ArrayLike, name: str) -> Float[np.ndarray, "..."]:
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError) as error:
-        raise SaddlesError.about(
-            f"{name} came that is no array of numbers", "sequences have one common length", "pad or cut them"
+        raise SaddlesError(
+            f"`{name}` must be a rectangular numeric array. Sequences have one common length: pad or cut them."
         ) from error
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise SaddlesError.about(
-            f"{name} with {array[where]} at {list(where)} came", "finite numbers are needed", "clean it first"
-        )
+        raise SaddlesError(f"`{name}` must hold finite numbers; got {array[where]} at {list(where)}.")
     return array
 
 
 def _check_shapes(X: np.ndarray, z: np.ndarray, y: np.ndarray, head: np.ndarray) -> None:
     if X.ndim != 3 or 0 in X.shape:
-        raise SaddlesError.about(
-            f"tokens X of shape {X.shape} came", "(sequence, token, coordinate), none of them empty, is needed",
-            "leave out empty sequences",
-        )  # fmt: skip
+        raise SaddlesError(
+            f"`X` must have the shape (sequence, token, coordinate), none of them 0; got {X.shape}. Leave out empty "
+            "sequences."
+        )
     n, length, dim = X.shape
     if length < 2:
-        raise SaddlesError.about(
-            "sequences of one token came", "there is nothing to separate it from", "give at least two tokens each"
-        )
+        raise SaddlesError("A sequence must have at least two tokens: there is nothing to separate a single one from.")
     if z.shape != (n, dim) or y.shape != (n,) or head.shape != (dim,):
-        raise SaddlesError.about(
-            f"z, y and head of shapes {z.shape}, {y.shape} and {head.shape} came",
-            f"X of shape {X.shape} needs {(n, dim)}, {(n,)} and {(dim,)}", "one query and one label a sequence",
-        )  # fmt: skip
-    if not np.isin(y, (-1.0, 1.0)).all():
-        raise SaddlesError.about(
-            f"the label {y[~np.isin(y, (-1.0, 1.0))][0]:g} came", "labels are 1 or -1", "map your two classes to them"
+        raise SaddlesError(
+            f"`z`, `y` and `head` must have shapes {(n, dim)}, {(n,)} and {(dim,)} for X of shape {X.shape}: one query "
+            f"and one label per sequence; got {z.shape}, {y.shape} and {head.shape}."
         )
+    if not np.isin(y, (-1.0, 1.0)).all():
+        raise SaddlesError.must_be("y", "1 or -1 for each sequence", float(y[~np.isin(y, (-1.0, 1.0))][0]))
 
 
-def _check_scores(scores: np.ndarray) -> None:
+def _check_scores(scores: Float[np.ndarray, "sequence token"]) -> None:
     ordered = np.sort(scores, axis=1)
     size = TIE * np.maximum(np.abs(scores).max(axis=1), np.finfo(float).tiny)
     if (flat := np.flatnonzero(ordered[:, -1] - ordered[:, 0] <= size)).size:
-        raise SaddlesError.about(
-            f"sequence {flat[0]} came with equal scores {ordered[flat[0], 0]:.4g} of all its tokens",
-            "one token must have the largest score yᵢ vᵀx", "check the head, or leave the sequence out",
-        )  # fmt: skip
+        raise SaddlesError(
+            f"One token of each sequence must have the largest score yᵢ vᵀx; all tokens of sequence {flat[0]} have "
+            f"equal scores, {ordered[flat[0], 0]:.4g}. Check the head, or leave the sequence out."
+        )
     if (tied := np.flatnonzero(ordered[:, -1] - ordered[:, -2] <= size)).size:
         row = scores[tied[0]]
         both = np.flatnonzero(row >= row.max() - size[tied[0]])
-        raise SaddlesError.about(
-            f"sequence {tied[0]} came with tied optimal tokens {both.tolist()} (score {row.max():.6g})",
-            "the optimal token must be unique (Assumption 1)", "break the tie or leave the sequence out",
-        )  # fmt: skip
+        raise SaddlesError(
+            f"The optimal token of each sequence must be unique (Assumption 1); sequence {tied[0]} has tied optimal "
+            f"tokens {both.tolist()} of score {row.max():.6g}. Break the tie, or leave the sequence out."
+        )

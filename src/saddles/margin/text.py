@@ -30,13 +30,13 @@ def read_words(name: str, most: int) -> list[str]:
 def words_of(place: Path, most: int) -> list[str]:
     """The same of a plain or gzipped text file."""
     opening = gzip.open if place.suffix == ".gz" else open
-    found: list[str] = []
+    words: list[str] = []
     with opening(place, "rt", encoding="utf-8") as lines:
         for line in lines:
-            found += WORD.findall(line.lower().replace("<unk>", " "))
-            if len(found) >= most:
+            words += WORD.findall(line.lower().replace("<unk>", " "))
+            if len(words) >= most:
                 break
-    return found[:most]
+    return words[:most]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,8 @@ def embed(text: list[str], vocabulary: int, dim: int, window: int = 4) -> Embedd
     names, counts = np.unique(np.array(text), return_counts=True)
     order = np.lexsort((names, -counts))[:vocabulary]
     if len(order) <= dim:
-        raise SaddlesError.about(
-            f"a text with {len(order)} different words came", f"more than dim={dim} are needed", "give a longer text"
+        raise SaddlesError(
+            f"The text must have more than dim={dim} different words; it has {len(order)}. Give a longer text."
         )
     chosen = [str(name) for name in names[order]]
     number = {word: i for i, word in enumerate(chosen)}
@@ -83,7 +83,7 @@ def _information(ids: np.ndarray, size: int, window: int) -> np.ndarray:
     return np.where(np.isfinite(information), np.maximum(information, 0.0), 0.0)
 
 
-def sequences(made: Embedding, n: int, length: int, seed: int) -> tuple[Tokens, np.ndarray]:
+def sequences(embedding: Embedding, n: int, length: int, seed: int) -> tuple[Tokens, np.ndarray]:
     """A task from `n` places of the text, and its word numbers (sequence, length + 1).
 
     A sequence is `length` different frequent words in a row, its query the word after them; its label says whether it
@@ -91,24 +91,24 @@ def sequences(made: Embedding, n: int, length: int, seed: int) -> tuple[Tokens, 
     scaled to a mean gap of `length` ln n between the best and the other scores (what Assumption 3 wants of equal
     scores).
     """
-    draw, half = np.random.default_rng([seed, 64]), len(made.text) // 2
-    parts = [made.text[:half], made.text[half:]]
-    head = np.subtract(*(made.vectors[part[part >= 0]].mean(axis=0) for part in parts))
+    draw, half = np.random.default_rng([seed, 64]), len(embedding.text) // 2
+    parts = [embedding.text[:half], embedding.text[half:]]
+    head = np.subtract(*(embedding.vectors[part[part >= 0]].mean(axis=0) for part in parts))
     rows, labels = [], []
-    for start in draw.permutation(len(made.text) - length):
-        ids = made.text[start : start + length + 1]
+    for start in draw.permutation(len(embedding.text) - length):
+        ids = embedding.text[start : start + length + 1]
         if (ids >= 0).all() and len(set(ids.tolist())) == length + 1:
             rows.append(ids)
             labels.append(1.0 if start < half else -1.0)
         if len(rows) == n:
             break
     else:
-        raise SaddlesError.about(
-            f"a text with {len(rows)} runs of {length + 1} different frequent words came", f"{n} are needed",
-            "give a longer text or shorter sequences",
-        )  # fmt: skip
+        raise SaddlesError(
+            f"The text must have {n} runs of {length + 1} different frequent words; it has {len(rows)}. Give a longer "
+            "text, or shorter sequences."
+        )
     ids, y = np.array(rows), np.array(labels)
-    scores = np.sort(y[:, None] * (made.vectors[ids[:, :length]] @ head), axis=1)
+    scores = np.sort(y[:, None] * (embedding.vectors[ids[:, :length]] @ head), axis=1)
     gap = (scores[:, -1] - scores[:, :-1].mean(axis=1)).mean()
     scale = (length * np.log(n) if n > 1 else 1.0) / gap if gap > 0 else 1.0
-    return Tokens(made.vectors[ids[:, :length]], made.vectors[ids[:, length]], y, head * scale), ids
+    return Tokens(embedding.vectors[ids[:, :length]], embedding.vectors[ids[:, length]], y, head * scale), ids

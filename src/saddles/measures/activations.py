@@ -1,7 +1,5 @@
 """Stages of learning, read off a trajectory alone: what became active, when, and the plateaus between."""
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
@@ -14,6 +12,15 @@ UNIT = 0.25
 """|β| at |u+v| = 1, to which an activation's exponential growth is extrapolated."""
 
 CANDIDATES = ("beta", "singular_value")
+
+
+def clock_of(trajectory: xr.Dataset) -> np.ndarray:
+    """The clock on which stages are counted: `time`, or `rescaled_time` in results of version 0.1 that have it."""
+    return trajectory[_clock_name(trajectory)].values
+
+
+def _clock_name(trajectory: xr.Dataset) -> str:
+    return "rescaled_time" if "rescaled_time" in trajectory.coords else "time"
 
 
 def stages(trajectory: xr.Dataset, threshold: float = THRESHOLD, variable: str | None = None) -> xr.Dataset:
@@ -30,7 +37,7 @@ def stages(trajectory: xr.Dataset, threshold: float = THRESHOLD, variable: str |
         variable: its name; default `beta`, else `singular_value`.
 
     Returns:
-        one row an activation, in order of time, on `rescaled_time` where the trajectory has it, else `time`:
+        one row per activation, in order of time:
         `stage_time`, `stage_coordinate` (counted from 0), `stage_sign`, `support_size` just after,
         `unit_time` (when |x| would have reached ¼, that is |u+v| = 1, had it grown on as it did at the
         threshold), and `stage_loss` (the loss half-way to the next activation) where there is a `loss`;
@@ -42,20 +49,20 @@ def stages(trajectory: xr.Dataset, threshold: float = THRESHOLD, variable: str |
     above = sizes > threshold
     rises = np.argwhere(~above[:-1] & above[1:])
     level = np.log(threshold)
-    found = []
+    rows: list[tuple[float, int, int, float]] = []
     for row, coordinate in rises:
         low, high = logs[row, coordinate], logs[row + 1, coordinate]
         pace = (high - low) / (clock[row + 1] - clock[row])
         when = clock[row] + (level - low) / pace
-        found.append((when, coordinate, signs[row + 1, coordinate], when + (np.log(UNIT) - level) / pace))
-    found.sort(key=lambda one: one[0])
-    times = np.array([one[0] for one in found])
+        rows.append((when, int(coordinate), int(signs[row + 1, coordinate]), when + (np.log(UNIT) - level) / pace))
+    rows.sort(key=lambda one: one[0])
+    times = np.array([one[0] for one in rows])
     support = [int(above[min(np.searchsorted(clock, t, side="right"), len(clock) - 1)].sum()) for t in times]
-    variables: dict[str, Any] = {
+    variables: dict[str, tuple[str | tuple[str, ...], np.ndarray]] = {
         "stage_time": ("stage", times),
-        "stage_coordinate": ("stage", np.array([one[1] for one in found], dtype=int)),
-        "stage_sign": ("stage", np.array([one[2] for one in found], dtype=int)),
-        "unit_time": ("stage", np.array([one[3] for one in found])),
+        "stage_coordinate": ("stage", np.array([one[1] for one in rows], dtype=int)),
+        "stage_sign": ("stage", np.array([one[2] for one in rows], dtype=int)),
+        "unit_time": ("stage", np.array([one[3] for one in rows])),
         "support_size": ("stage", np.array(support, dtype=int)),
         "active": (("time", "coordinate"), above),
     }
@@ -64,50 +71,47 @@ def stages(trajectory: xr.Dataset, threshold: float = THRESHOLD, variable: str |
         variables["stage_loss"] = ("stage", np.interp(middle, clock, trajectory["loss"].values))
     return xr.Dataset(
         variables,
-        coords={"stage": np.arange(len(found)), "time": trajectory["time"].values},
-        attrs={"threshold": threshold, "clock": "rescaled_time" if "rescaled_time" in trajectory.coords else "time"},
+        coords={"stage": np.arange(len(rows)), "time": trajectory["time"].values},
+        attrs={"threshold": threshold, "clock": _clock_name(trajectory)},
     )
 
 
 def _rows(trajectory: xr.Dataset, threshold: float, variable: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if not 0 < threshold < np.inf:
-        raise SaddlesError.about(f"threshold={threshold!r} came", "a positive size is needed", "1e-5 is the paper's")
+        raise SaddlesError.must_be("threshold", "a positive size", threshold)
     name = variable or next((known for known in CANDIDATES if known in trajectory), None)
     if name is None or name not in trajectory:
-        raise SaddlesError.about(
-            f"a trajectory with {', '.join(map(str, trajectory.data_vars))} came",
-            f"{variable or ' or '.join(CANDIDATES)} over time is needed",
-            "name a `variable`",
+        raise SaddlesError(
+            f"The trajectory must have {variable or ' or '.join(CANDIDATES)} over time; it has "
+            f"{', '.join(map(str, trajectory.data_vars))}. Name a `variable`."
         )
     values = trajectory[name]
     if values.ndim != 2 or values.dims[0] != "time":
-        raise SaddlesError.about(
-            f"{name} over {values.dims} came", "(time, something) is measured", "choose one run with .isel(...) first"
+        raise SaddlesError(
+            f"{name} must have the dimensions (time, something); it has {values.dims}. Choose one run with .isel(...)."
         )
-    clock = trajectory["rescaled_time" if "rescaled_time" in trajectory.coords else "time"].values
-    return clock, np.abs(values.values), np.sign(values.values)
+    return clock_of(trajectory), np.abs(values.values), np.sign(values.values)
 
 
 def plateaus(trajectory: xr.Dataset, fall: float = 0.01) -> xr.Dataset:
     """Stretches of time on which the loss stays within `fall` of its whole range.
 
-    Greedy from the start: a plateau goes on while the loss is within `fall`·(max − min) of where it began.
+    Greedy from the start: a plateau lasts while the loss is within `fall`·(max − min) of where it began.
     Only those longer than a hundredth of the trajectory are kept.
 
     Returns `plateau_start`, `plateau_end`, `plateau_loss` (plateau), on the clock of `stages`.
     """
     if "loss" not in trajectory or trajectory["loss"].dims != ("time",):
-        raise SaddlesError.about("a trajectory without a loss over time came", "one is needed", "choose one run first")
-    name = "rescaled_time" if "rescaled_time" in trajectory.coords else "time"
-    clock, loss = trajectory[name].values, trajectory["loss"].values
-    band, found, first = fall * float(np.ptp(loss)), [], 0
+        raise SaddlesError("The trajectory must have a `loss` over time alone. Choose one run with .isel(...).")
+    clock, loss = clock_of(trajectory), trajectory["loss"].values
+    band, rows, first = fall * float(np.ptp(loss)), [], 0
     for now in range(1, len(loss) + 1):
         if now == len(loss) or abs(loss[now] - loss[first]) > band:
             if clock[now - 1] - clock[first] > 0.01 * (clock[-1] - clock[0]):
-                found.append((clock[first], clock[now - 1], float(np.median(loss[first:now]))))
+                rows.append((clock[first], clock[now - 1], float(np.median(loss[first:now]))))
             first = now
-    rows = np.array(found).reshape(-1, 3)
+    table = np.array(rows).reshape(-1, 3)
     return xr.Dataset(
-        {name: ("plateau", rows[:, i]) for i, name in enumerate(("plateau_start", "plateau_end", "plateau_loss"))},
-        attrs={"clock": name},
+        {name: ("plateau", table[:, i]) for i, name in enumerate(("plateau_start", "plateau_end", "plateau_loss"))},
+        attrs={"clock": _clock_name(trajectory)},
     )

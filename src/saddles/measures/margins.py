@@ -4,12 +4,19 @@ The constraints are (left_k)ᵀ W right_k ≥ 1, left and right of shape (constr
 W = diag(β) they read (left_k ⊙ right_k)ᵀ β ≥ 1. A norm is one of "l1" (of β), "nuclear" or "frobenius".
 """
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
+from jaxtyping import Float
 
 from saddles.measures.spectra import need
+
+Weights = Float[np.ndarray, "row *column"]
+"""W (row, column), or the diagonal β (row,)."""
+
+Constraints = Float[np.ndarray, "constraint coordinate"]
+
+Multipliers = Float[np.ndarray, "constraint"]
 
 DROP = 1e-3
 """Entries (singular values) below this part of the largest count as zero in the subdifferential."""
@@ -18,36 +25,36 @@ PRIMAL = {"l1": lambda s: s.sum(), "nuclear": lambda s: s.sum(), "frobenius": la
 DUAL = {"l1": lambda s: s.max(), "nuclear": lambda s: s.max(), "frobenius": lambda s: np.sqrt((s**2).sum())}
 
 
-def spectrum(weights: np.ndarray, norm: str) -> np.ndarray:
+def spectrum(weights: Weights, norm: str) -> np.ndarray:
     """What the norm is a function of: |entries| for l1 and of a vector, singular values of a matrix otherwise."""
     if weights.ndim == 1 or norm != "nuclear":
         return np.abs(weights).ravel()
     return np.linalg.svd(weights, compute_uv=False)
 
 
-def primal_norm(weights: np.ndarray, norm: str) -> float:
+def primal_norm(weights: Weights, norm: str) -> float:
     """‖W‖ in the norm; of a vector β, nuclear is l1."""
     return float(PRIMAL[norm](spectrum(weights, norm)))
 
 
-def dual_norm(weights: np.ndarray, norm: str) -> float:
+def dual_norm(weights: Weights, norm: str) -> float:
     """The dual norm: largest entry, largest singular value, or Frobenius."""
     return float(DUAL[norm](spectrum(weights, norm)))
 
 
-def combine(multipliers: np.ndarray, left: np.ndarray, right: np.ndarray, diagonal: bool) -> np.ndarray:
+def combine(multipliers: Multipliers, left: Constraints, right: Constraints, diagonal: bool) -> Weights:
     """Σ_k λ_k left_k right_kᵀ, or its diagonal as a vector."""
     weighted = left * multipliers[:, None]
     return (weighted * right).sum(axis=0) if diagonal else weighted.T @ right
 
 
-def constraint_margins(weights: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def constraint_margins(weights: Weights, left: Constraints, right: Constraints) -> Multipliers:
     """(left_k)ᵀ W right_k, shape (constraint,); `weights` is W or β."""
     return (left * right) @ weights if weights.ndim == 1 else ((left @ weights) * right).sum(axis=1)
 
 
 def kkt_residuals(
-    weights: np.ndarray, left: np.ndarray, right: np.ndarray, multipliers: np.ndarray, norm: str
+    weights: Weights, left: Constraints, right: Constraints, multipliers: Multipliers, norm: str
 ) -> tuple[float, float, float]:
     """Feasibility, stationarity and slackness of Ŵ = W/μ(W) with given multipliers (paper, A.5, C1 to C3).
 
@@ -66,7 +73,7 @@ def kkt_residuals(
     return float(max(0.0, 1 - (margins / least).min())), _stationarity(unit, push, norm), slack
 
 
-def _stationarity(unit: np.ndarray, push: np.ndarray, norm: str) -> float:
+def _stationarity(unit: Weights, push: Weights, norm: str) -> float:
     if norm == "frobenius":
         size = np.linalg.norm(unit)
         return float(np.linalg.norm(push - unit / size))
@@ -74,6 +81,8 @@ def _stationarity(unit: np.ndarray, push: np.ndarray, norm: str) -> float:
         there = np.abs(unit) > DROP * np.abs(unit).max()
         off = np.maximum(np.abs(push) - 1, 0.0)
         return float(np.where(there, np.abs(push - np.sign(unit)), off).max())
+    # The subdifferential of the nuclear norm at U S Vᵀ of rank r is UVᵀ + Z with Z orthogonal to both sides and of
+    # spectral norm at most 1. In the bases of U and V: identity, 0, 0, and a block that may have norm 1.
     u, s, vt = np.linalg.svd(unit)
     rank = int((s > DROP * s[0]).sum())
     seen = u.T @ push @ vt.T
@@ -88,13 +97,13 @@ def unit_margin(trajectory: xr.Dataset) -> xr.Dataset:
     """Norms at unit margin: `l1` (diagonal layers only), `nuclear`, `frobenius`; NaN where no margin is positive."""
     need(trajectory, "margin", "nuclear_norm", "frobenius_norm")
     margin = trajectory["margin"].where(trajectory["margin"] > 0)
-    found = {name: trajectory[f"{name}_norm"] / margin for name in ("nuclear", "frobenius")}
+    norms = {name: trajectory[f"{name}_norm"] / margin for name in ("nuclear", "frobenius")}
     if "beta" in trajectory:
-        found["l1"] = found["nuclear"]
-    return xr.Dataset(found)
+        norms["l1"] = norms["nuclear"]  # the singular values of a diagonal matrix are the sizes of its entries
+    return xr.Dataset(norms)
 
 
-def direction_error(trajectory: xr.Dataset, solution: Any) -> xr.Dataset:
+def direction_error(trajectory: xr.Dataset, solution: npt.ArrayLike) -> xr.Dataset:
     """How far W/μ(W) is from a solution: `cosine` distance 1 − cos, and `norm`, the relative Frobenius distance."""
     need(trajectory, "margin")
     name = "beta" if "beta" in trajectory else "weights"
@@ -126,11 +135,11 @@ def count_above(weights: xr.DataArray, drop: float = 0.01) -> xr.DataArray:
     values = weights.transpose("time", ...).values
     sizes = np.abs(values) if values.ndim == 2 else np.linalg.svd(values, compute_uv=False)
     most = sizes.max(axis=1, keepdims=True)
-    found = ((sizes > drop * most) & (most > 0)).sum(axis=1)
-    return xr.DataArray(found, dims="time", coords={"time": weights["time"]}, name="count_above")
+    counts = ((sizes > drop * most) & (most > 0)).sum(axis=1)
+    return xr.DataArray(counts, dims="time", coords={"time": weights["time"]}, name="count_above")
 
 
-def alignment_defect(trajectory: xr.Dataset, left: Any, right: Any) -> xr.DataArray:
+def alignment_defect(trajectory: xr.Dataset, left: npt.ArrayLike, right: npt.ArrayLike) -> xr.DataArray:
     """Share of W outside the diagonal of U_KᵀWU_Q, ‖off‖_F/‖W‖_F (Lemma 5.1 says 0); 0 for W = 0.
 
     Args:

@@ -163,6 +163,7 @@ class Work:
         for place, step in enumerate(self.series.steps):
             heads = self._joined([f"{place}-heads-{layer}" for layer in layers])
             modules = self._joined([f"{place}-module-{number}" for number in range(count)]) if count else {}
+            # Pieces are made in order, so the first gap ends what is complete.
             if first is None or heads is None or modules is None:
                 break
             row = {f"heads/{name}": values[:, 0] for name, values in heads.items()}

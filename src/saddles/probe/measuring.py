@@ -132,6 +132,7 @@ def _by_layer(layout: Layout, work: Callable[[Job], Row], mapping: Map) -> Row:
     """Run the work for every layer and product; they and the heads become axes."""
     jobs: list[Job] = [(heads, kinds) for heads in layout.layers().values() for kinds in PRODUCTS.values()]
     done = list(mapping(work, jobs))
+    # Results come in the order of the jobs: all products of the first layer, then of the second.
     pairs = [done[at : at + len(PRODUCTS)] for at in range(0, len(done), len(PRODUCTS))]
     names = done[0]
     layers = [{name: np.moveaxis(pad([part[name] for part in pair]), 0, 1) for name in names} for pair in pairs]
@@ -142,6 +143,7 @@ def _batches(job: Job, reads: Sequence[Read]) -> Iterator[list[Array]]:
     """Left and right factors (head, d, d_h) of some heads at a time, for each reader."""
     heads, kinds = job
     names = dict.fromkeys(head.factors[kind].parameter for kind in kinds for head in heads)
+    # Each tensor is read once for all heads in it, and let go with the job.
     sources = [{name: read(name) for name in names} for read in reads]
     for name in names:
         check_pair(name, sources[0][name], sources[-1][name])
@@ -242,6 +244,7 @@ def _heads_dataset(
 
     variables = {name: (dims(array, "time"), array) for name, array in columns.items()}
     width = columns["singular_value"].shape[-1] if columns else None
+    # A change has up to 2 d_h singular values and a product d_h: they share the axis `index`, padded with NaN.
     for name, array in initial.items():
         if name == "singular_value" and width is not None and array.shape[-1] < width:
             array = np.pad(array, [(0, 0)] * 3 + [(0, width - array.shape[-1])], constant_values=np.nan)
@@ -279,6 +282,7 @@ def join(trees: Sequence[xr.DataTree]) -> xr.DataTree:
         if not sets[0].data_vars:
             parts[group] = sets[0]
             continue
+        # What has no time axis (the start) is taken from the first; xarray would otherwise compare it in all of them.
         kept = [part.drop_vars([n for n in part.data_vars if "time" not in part[n].dims]) for part in sets]
         joined = xr.concat(kept, "time", coords="minimal", compat="override", join="outer", combine_attrs="override")
         parts[group] = joined.assign({n: v for n, v in sets[0].data_vars.items() if "time" not in v.dims})

@@ -37,6 +37,11 @@ class Iteration:
     wall_time: float
 
 
+def descended(slope: Callable[[State, Args], State], state: State, args: Args, rate: Array) -> State:
+    """One step of gradient descent, all parameters at once: state + rate · slope(state, args)."""
+    return jax.tree.map(lambda leaf, move: leaf + rate * move, state, slope(state, args))
+
+
 @eqx.filter_jit
 def _block(
     step: Callable[[State, Args], State],

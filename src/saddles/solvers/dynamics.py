@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from saddles.core.status import Status
+from saddles.core.status import FINISHED, Status
 from saddles.errors import SaddlesError
 from saddles.protocols import Method
 
@@ -90,3 +90,15 @@ def check_method(method: object, model: object, fits: str = "GradientFlow or Gra
             f"{type(model).__name__} is trained by {fits}, or by an object with a method `follow`; got {name}."
         )
     return method
+
+
+def horizon_of(method: Method, dynamics: Dynamics) -> tuple[np.ndarray | None, Status]:
+    """The times at which a run without `times` is saved, and how it ends; None where the method's steps decide."""
+    horizon = getattr(method, "horizon", None)
+    return (None, FINISHED) if horizon is None else horizon(dynamics)
+
+
+def instants_of(method: Method, times: np.ndarray | None, default: int) -> int:
+    """How many instants a method will save; `default` where neither times nor the method say so."""
+    instants = getattr(method, "instants", None)
+    return instants(times) if instants is not None else default if times is None else len(times)

@@ -1,5 +1,6 @@
 """Methods that several labs share: how a model is moved along its loss."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxtyping import Array
 from saddles.core.status import CONVERGED, FINISHED, Ending, Status
 from saddles.errors import SaddlesError
 from saddles.runtime.precision import in_double_precision
-from saddles.solvers.descent import iterate
+from saddles.solvers.descent import descended, iterate
 from saddles.solvers.dynamics import Dynamics, Path, State
 from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 
@@ -126,13 +127,22 @@ class GradientDescent:
         """None: the steps decide."""
         return None, FINISHED
 
-    @in_double_precision
     def follow(self, dynamics: Dynamics[State, Any], times: np.ndarray | None = None) -> Path[State]:
         """Take the steps and observe at those nearest to `times`."""
+        return self.repeat(_Step(dynamics.slope), dynamics, times)
+
+    @in_double_precision
+    def repeat(
+        self,
+        step: Callable[[State, tuple[Any, Array]], State],
+        dynamics: Dynamics[State, Any],
+        times: np.ndarray | None = None,
+    ) -> Path[State]:
+        """The same with a step of one's own, step(state, (args, rate)), such as one on a random batch."""
         steps, stride, wanted = self.schedule(times)
         rate = jnp.asarray(self.rate, dtype=jax.tree.leaves(dynamics.start)[0].dtype)
         run = iterate(
-            _Step(dynamics.slope), dynamics.start, steps, args=(dynamics.args, rate),
+            step, dynamics.start, steps, args=(dynamics.args, rate),
             observe=_SeeStep(dynamics.observe), guard=dynamics.guard, save_every=stride,
             title=f"{dynamics.title}, {steps} steps",
         )  # fmt: skip
@@ -181,7 +191,7 @@ class _Step(eqx.Module):
 
     def __call__(self, state: State, args: tuple[Any, Array]) -> State:
         own, rate = args
-        return jax.tree.map(lambda leaf, move: leaf + rate * move, state, self.slope(state, own))
+        return descended(self.slope, state, own, rate)
 
 
 class _SeeStep(eqx.Module):

@@ -27,6 +27,17 @@ from saddles.transformers.recipe import Recipe
 TESTED = ("test_loss", "test_accuracy")
 
 
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """One training run, ready to start."""
+
+    model: nn.Module
+    feed: Feed
+    recipe: Recipe
+    outputs: int
+    """Classes, or tokens of the vocabulary."""
+
+
 def train(
     model: nn.Module,
     feed: Feed,

@@ -8,42 +8,57 @@ against log d' is negative in every group of starts, and the widest network has 
 of the narrowest (its minor entries start √(d'_max/d'_min) ≥ 4 times smaller).
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
-from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments import PAPER
-from saddles.concepts.observe import test_loss
-from saddles.concepts.task import Identity
+from saddles import concepts, figures
+from saddles.concepts.experiments.paper import PAPER, sizes
+from saddles.concepts.observe import point_loss
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context
-from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory
-from saddles.figures.concepts import breakdown as figure
+from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.status import Status
+from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.measures.loss_curves import descents
 
-__all__ = ["claims", "figure", "run"]
+_DRAW = 41
+"""Tag that keeps the draws of this experiment apart from others of the same seed."""
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Settings:
+    """The widths that are compared, and how many starts of each are followed."""
+
+    widths: Annotated[tuple[int, ...], "hidden widths d'"] = (2, 4, 8, 16, 32, 64)
+    scale: Annotated[float, "d'τ², the size of the major entries of W(0)"] = 0.02
+    starts: Annotated[int, "starts in each group"] = 400
+    seeds: Annotated[int, "groups of starts; each is one value behind a claim"] = 3
+    until: Annotated[float, "gradient time"] = 20.0
+    instants: Annotated[int, "saved instants, logarithmic"] = 300
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Mean depth and fraction of starts with two descents, over widths and groups of starts."""
-    task = Identity((1.0, 2.0), 0.05)
-    widths, seeds = settings["widths"], context.seeds(settings["seeds"])
-    times = np.concatenate([[0.0], np.geomspace(0.01, settings["until"], settings["instants"])])
-    losses = np.zeros((len(times), len(widths), len(seeds), settings["starts"]))
-    status = FINISHED
+    task = concepts.Identity((1.0, 2.0), 0.05)
+    widths, seeds = settings.widths, context.seeds(settings.seeds)
+    times = np.concatenate([[0.0], np.geomspace(0.01, settings.until, settings.instants)])
+    losses = np.zeros((len(times), len(widths), len(seeds), settings.starts))
+    statuses: list[Status] = []
     for i, width in enumerate(widths):
-        scale = np.sqrt(settings["scale"] / width)
+        scale = np.sqrt(settings.scale / width)
         factors = np.concatenate(
             [
-                scale * np.random.default_rng([seed, 41, width]).normal(size=(settings["starts"], 2, width))
+                scale * np.random.default_rng([seed, _DRAW, width]).normal(size=(settings.starts, 2, width))
                 for seed in seeds
             ]
         )
-        found, ended = flow_many(_reduced(factors), task.strengths, task.target, times, keep=("output",), rtol=1e-6)
-        status = ended if status == FINISHED else status
-        losses[:, i] = test_loss(found["output"], task.target).reshape(len(times), len(seeds), -1)
+        flows, status = concepts.flow_many(
+            _reduced(factors), task.strengths, task.target, times, observe=("output",), rtol=1e-6
+        )
+        statuses.append(status)
+        losses[:, i] = point_loss(flows["output"], task.target).reshape(len(times), len(seeds), -1)
     dims = ("time", "width", "seed", "run")
     whole = make_trajectory(
         {"loss": (dims, losses)},
@@ -52,8 +67,8 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         lab="concepts",
         kind="simulated",
         task=task,
-        coords={"width": widths, "seed": seeds},
-        status=status,
+        coords={"width": list(widths), "seed": seeds},
+        status=Status.all_of(statuses),
     )
     table = descents(whole["loss"])
     whole["depth"] = table["depth"].mean("run")
@@ -61,7 +76,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
     shown = whole["loss"].isel(seed=0, run=slice(0, 12))
     whole = whole.drop_vars("loss")
     whole["test_loss"] = shown.drop_vars("seed")
-    whole.attrs["scale"] = settings["scale"]
+    whole.attrs["scale"] = settings.scale
     return whole
 
 
@@ -90,3 +105,24 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=0.5,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Depth of transient memorisation against the width."""
+    return figures.concepts.breakdown(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "concepts/breakdown",
+    "Transient memorisation fades with the hidden width at fixed scale of W(0)",
+    PAPER,
+    sizes=sizes(
+        Size(4, Settings(widths=(2, 8, 32), starts=30, seeds=2, instants=200)),
+        Size(15, Settings()),
+        Size(90, Settings(widths=(2, 4, 8, 16, 32, 64, 128), starts=3000)),
+        gpu_seconds=15,
+    ),
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -12,43 +12,46 @@ Claims and their thresholds:
   concept stays unlearned, the one that is named.
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
-from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments import PAPER
+from saddles import concepts, figures
+from saddles.concepts.experiments.paper import EVERY_SIZE, PAPER, sizes
 from saddles.concepts.experiments.searches import draw
-from saddles.concepts.failures import failure
-from saddles.concepts.lemmas import assumptions
-from saddles.concepts.model import SymmetricTwoLayer
-from saddles.concepts.observe import PAPER_CLOCK, test_loss
-from saddles.concepts.task import Identity
+from saddles.concepts.observe import PAPER_CLOCK, point_loss
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context
-from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory
-from saddles.figures.concepts import failure_plot as figure
-
-__all__ = ["claims", "figure", "run"]
+from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.status import Status
+from saddles.core.trajectory import Trajectory, make_trajectory
 
 RANKS = (3, 2)
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Settings:
+    """How many starts are followed, and how long."""
+
+    starts: Annotated[int, "starts of each rank"]
+    horizon: Annotated[float, "gradient time by which a concept must have grown"] = 4.0
+    until: Annotated[float, "gradient time of the whole run"] = 200.0
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Many starts of full and of deficient rank, to the horizon and far beyond it."""
-    task = Identity((0.7, 1.7, 3.0), 0.05)
-    horizon, count = settings["horizon"], settings["starts"]
-    times = np.unique(np.concatenate([[0.0, horizon], np.geomspace(0.02, settings["until"], 400)]))
+    task = concepts.Identity((0.7, 1.7, 3.0), 0.05)
+    horizon, count = settings.horizon, settings.starts
+    times = np.unique(np.concatenate([[0.0, horizon], np.geomspace(0.02, settings.until, 400)]))
     (seed,) = context.seeds(1)
-    jacobians, said, when = [], [], []
-    status = FINISHED
+    jacobians, said, when, statuses = [], [], [], []
     for rank in RANKS:
         factors = draw("uniform", task.size, rank, count, seed)
-        found, ended = flow_many(factors, task.strengths, task.target, times, keep=("jacobian",))
-        status = ended if status == FINISHED else status
-        jacobians.append(found["jacobian"])
-        answers = [failure(SymmetricTwoLayer(factor=one), task, horizon) for one in factors]
+        flows, status = concepts.flow_many(factors, task.strengths, task.target, times, observe=("jacobian",))
+        statuses.append(status)
+        jacobians.append(flows["jacobian"])
+        answers = [concepts.failure(concepts.SymmetricTwoLayer(factor=one), task, horizon) for one in factors]
         said.append([[p in answer.lost for p in (1, 2, 3)] for answer in answers])
         when.append([answer.times for answer in answers])
     jacobian = np.stack(jacobians, axis=1)
@@ -58,7 +61,7 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
             "major": (("time", "rank", "run", "coordinate"), np.diagonal(jacobian, axis1=-2, axis2=-1)),
             "jacobian": (("time", "rank", "row", "column"), jacobian[:, :, 0]),
             "output": (("time", "rank", "coordinate"), output[:, :, 0]),
-            "test_loss": (("time", "rank", "run"), test_loss(output, task.target)),
+            "test_loss": (("time", "rank", "run"), point_loss(output, task.target)),
             "said_lost": (("rank", "run", "coordinate"), np.asarray(said)),
             "said_time": (("rank", "run", "coordinate"), np.asarray(when)),
             "target": (("coordinate",), task.target),
@@ -70,12 +73,10 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         kind="simulated and predicted",
         task=task,
         coords={"rank": list(RANKS), "coordinate": [1, 2, 3], "paper_time": ("time", PAPER_CLOCK * times)},
-        status=status,
+        status=Status.all_of(statuses),
     )
-    whole.attrs |= {
-        "horizon": horizon,
-        "assumptions": assumptions(SymmetricTwoLayer(factor=draw("uniform", 3, 3, count, seed)[0]), task).reason,
-    }
+    first = concepts.SymmetricTwoLayer(factor=draw("uniform", 3, 3, count, seed)[0])
+    whole.attrs |= {"horizon": horizon, "assumptions": concepts.check_assumptions(first, task).summary}
     return whole
 
 
@@ -89,9 +90,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     end = major.isel(time=-1).transpose("rank", "run", "coordinate").values
     never = np.isinf(trajectory["said_time"].sel(rank=2).transpose("run", "coordinate").values)
     named = ((end[1] < 0.5) == never).all(axis=1)
-    judge = partial(
-        check, paper=PAPER, where="Figure 10, section E.3", size=size, sizes=("tiny", "laptop", "gpu", "paper")
-    )
+    judge = partial(check, paper=PAPER, where="Figure 10, section E.3", size=size, sizes=EVERY_SIZE)
     return [
         judge(
             "Concept 1 alone has not grown at the figure's horizon: fraction of starts",
@@ -121,3 +120,19 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=0.97,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Entries of W to the horizon and beyond."""
+    return figures.concepts.failure_plot(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "concepts/figure-10",
+    "A concept that is not learned within the horizon, predicted before the run",
+    PAPER,
+    sizes=sizes(Size(3, Settings(60)), Size(10, Settings(1000)), Size(60, Settings(10_000)), gpu_seconds=20),
+    run=run,
+    claims=claims,
+    figure=figure,
+)

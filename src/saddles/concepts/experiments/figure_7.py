@@ -10,36 +10,53 @@ Claims and their thresholds, both the paper's words:
   loss that stays below 0.1, a tenth of the figure's scale.
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
-from saddles.concepts.experiments import PAPER
-from saddles.concepts.experiments.grids import train_grid
-from saddles.concepts.model import MLP
-from saddles.concepts.sgd import SGD
-from saddles.concepts.task import Identity
+from saddles import concepts, figures
+from saddles.concepts.experiments.grids import lay_out
+from saddles.concepts.experiments.paper import PAPER, sizes
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory
-from saddles.figures.concepts import hierarchy as figure
 from saddles.measures.concept_space import order_homomorphism
-
-__all__ = ["claims", "figure", "run"]
 
 MU = (1.0, 2.0, 3.0, 4.0)
 EPOCHS = (1, 3, 5)
 
+LEARNED = 0.1
+"""A point counts as learned once its loss stays below this."""
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+SAVES_PER_EPOCH = 12
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The network, its data, and the training."""
+
+    dim: Annotated[int, "dimension d, and the width of the hidden layer"] = 64
+    samples: Annotated[int, "points per cluster"] = 5000
+    batch: Annotated[int, "points per step"] = 128
+    rate: Annotated[float, "learning rate"] = 0.1
+    loss: Annotated[str, "sum or mean over coordinates"] = "mean"
+    seeds: Annotated[int, "networks"] = 6
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """A two-layer ReLU network, the losses of all 16 test points over time."""
-    seeds = context.seeds(settings["seeds"])
-    dim = settings["dim"]
-    tasks = [Identity(MU, 0.5, dim=dim, samples=settings["samples"], rotate=True, seed=seed) for seed in seeds]
-    each = len(MU) * settings["samples"] // settings["batch"]
-    method = SGD(settings["rate"], settings["batch"], max(EPOCHS), settings["loss"], max(1, each // 12))
-    whole = train_grid(MLP((dim,), "relu"), [tasks], seeds, method, ["μ = (1, 2, 3, 4), σ = ½"], keep=("hierarchy",))
+    seeds = context.seeds(settings.seeds)
+    dim = settings.dim
+    tasks = [concepts.Identity(MU, 0.5, dim=dim, samples=settings.samples, rotate=True, seed=seed) for seed in seeds]
+    per_epoch = len(MU) * settings.samples // settings.batch
+    method = concepts.SGD(
+        settings.rate, settings.batch, max(EPOCHS), settings.loss, max(1, per_epoch // SAVES_PER_EPOCH)
+    )
+    batch = concepts.Batch.grid(concepts.MLP((dim,), "relu"), [tasks], seeds, method)
+    trained = concepts.train(batch, observe=("hierarchy",))
+    whole = lay_out(trained, [tasks], seeds, ["μ = (1, 2, 3, 4), σ = ½"], batch.title)
     whole = whole.isel(setting=0, drop=True)
     whole["order_kept"] = order_homomorphism(whole["point_loss"])
     whole.attrs["epochs"] = list(EPOCHS)
@@ -71,8 +88,29 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
 
 
 def _learned_in_order(trajectory: Trajectory) -> np.ndarray:
-    """The fraction of pairs u ≤ v with u learned no later than v, a seed."""
+    """The fraction of pairs u ≤ v with u learned no later than v, one per seed."""
     loss = trajectory["point_loss"].transpose("time", ..., "point")
-    late = loss.values >= 0.1
+    late = loss.values >= LEARNED
     last = np.where(late.any(axis=0), len(late) - np.argmax(late[::-1], axis=0), 0)
     return order_homomorphism(loss.isel(time=0).copy(data=last)).values
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """The cube of test points at three epochs."""
+    return figures.concepts.hierarchy(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "concepts/figure-7",
+    "The loss keeps the order of the hierarchy of concepts: two-layer ReLU",
+    PAPER,
+    sizes=sizes(
+        Size(3, Settings(dim=16, samples=1000, batch=64, seeds=2)),
+        Size(15, Settings()),
+        Size(60, Settings(seeds=30)),
+        gpu_seconds=5,
+    ),
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -13,49 +13,64 @@ Claims and their thresholds:
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import xarray as xr
 
-from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments import PAPER
+from saddles import concepts, figures
+from saddles.concepts.assumptions import KAPPAS, Constants, check_weights
+from saddles.concepts.experiments.paper import EVERY_SIZE, PAPER, sizes
 from saddles.concepts.experiments.searches import DRAWS, draw
-from saddles.concepts.lemmas import KAPPAS, check_all, least_constants, lemma_curves, lemma_margins
+from saddles.concepts.lemmas import LEMMAS, least_constants, lemma_curves, lemma_margins
 from saddles.concepts.observe import PAPER_CLOCK
-from saddles.concepts.task import Identity
-from saddles.concepts.theory import pivots
+from saddles.concepts.pivots import pivots
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.figures.concepts import lemma_table as figure
-from saddles.runtime.progress import bar
-
-__all__ = ["claims", "figure", "run"]
+from saddles.runtime.progress import Bar, bar
 
 LEAST_KAPPA = KAPPAS[:1]
+"""For the search of a scale: at the scales where the assumptions hold the least κ is the best."""
 
-LEMMAS = ("D.1", "D.2", "D.3", "D.4", "D.5", "D.6", "D.7", "D.8")
 LEAST = ("D.1 κ", "D.2 κ", "D.3 κ", "D.4 κ", "D.5 top", "D.7 ratio", "D.8 P")
 
+SOLVER_ERROR = -1e-6
+"""Margins (in logs) down to here count as 0."""
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+REALISTIC_UNTIL = 80.0
+"""Gradient time by which the realistic starts have learned all they will."""
+
+_DRAW = 43
+"""Tag that keeps the draws of this experiment apart from others of the same seed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How many starts are followed, where the assumptions hold and at realistic scales."""
+
+    instances: Annotated[int, "random starts that meet the assumptions"]
+    instants: Annotated[int, "saved instants, linear, and as many logarithmic"]
+    realistic: Annotated[int, "realistic starts of each kind"]
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Margins of every lemma, and the least constants at realistic scales; all flows in one program."""
     (seed,) = context.seeds(1)
-    rng = np.random.default_rng([seed, 43])
-    with bar("starts that meet the assumptions", settings["instances"]) as progress:
-        cases = [_case(2 + k % 2, rng, progress) for k in range(settings["instances"])]
+    rng = np.random.default_rng([seed, _DRAW])
+    with bar("starts that meet the assumptions", settings.instances) as progress:
+        cases = [_case(2 + k % 2, rng, progress) for k in range(settings.instances)]
     cases.append(_rank_one())
-    task = Identity((0.7, 1.7, 3.0), 0.05)
-    real = [
-        _Case(u, task.strengths, None, 80.0) for kind in DRAWS for u in draw(kind, 3, 3, settings["realistic"], seed)
-    ]
-    runs, status = _follow(cases + real, settings["instants"])
+    task = concepts.Identity((0.7, 1.7, 3.0), 0.05)
+    starts = [u for kind in DRAWS for u in draw(kind, 3, 3, settings.realistic, seed)]
+    real = [_Start(u, task.strengths, REALISTIC_UNTIL) for u in starts]
+    runs, status = _follow([*cases, *real], settings.instants)
     margin = np.stack(
         [lemma_margins(one, lemma_curves(one, c.constants)).values for one, c in zip(runs, cases, strict=False)]
     )
     constants = [least_constants(one) for one in runs[len(cases) :]]
-    least = np.array([[found[name] for name in LEAST] for found in constants])
+    least = np.array([[row[name] for name in LEAST] for row in constants])
     return make_trajectory(
         {
             "margin": (("time", "run", "lemma"), margin[None, :-1]),
@@ -75,13 +90,19 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
 
 
 @dataclass(frozen=True)
-class _Case:
-    """A start, its a in any order, the constants that fit it, and how long to follow it."""
+class _Start:
+    """A start, its a in any order, and how long to follow it."""
 
     factor: np.ndarray
     strengths: np.ndarray
-    constants: Any
     until: float
+
+
+@dataclass(frozen=True)
+class _Case(_Start):
+    """A start that meets the assumptions, with the constants that fit it."""
+
+    constants: Constants
 
     @property
     def correlation(self) -> float:
@@ -94,17 +115,19 @@ class _Case:
 def _scaled(shape: np.ndarray, ascending: np.ndarray, slack: float) -> float:
     """The largest power of ten at which the assumptions hold, and `slack` decades below it."""
     low, high = -280.0, -1.0
-    if check_all(10.0**low * shape, ascending, kappas=LEAST_KAPPA).broken:
+    if not _holds(10.0**low * shape, ascending):
         raise ValueError("no scale meets the assumptions")
     while high - low > 0.5:
         middle = (low + high) / 2
-        low, high = (
-            (low, middle) if check_all(10.0**middle * shape, ascending, kappas=LEAST_KAPPA).broken else (middle, high)
-        )
+        low, high = (middle, high) if _holds(10.0**middle * shape, ascending) else (low, middle)
     return 10.0 ** (low - slack)
 
 
-def _case(s: int, rng: np.random.Generator, progress: Any) -> _Case:
+def _holds(weights: np.ndarray, ascending: np.ndarray) -> bool:
+    return check_weights(weights, ascending, kappas=LEAST_KAPPA).hold
+
+
+def _case(s: int, rng: np.random.Generator, progress: Bar) -> _Case:
     while True:
         u = rng.normal(size=(s, s))
         size = np.abs(u @ u.T)
@@ -115,28 +138,29 @@ def _case(s: int, rng: np.random.Generator, progress: Any) -> _Case:
     factor = np.sqrt(scale) * u
     progress.advance()
     end = 1.1 * float(pivots(factor @ factor.T, ascending)[0].max())
-    return _Case(factor, ascending, check_all(scale * size, ascending).constants, end)
+    return _Case(factor, ascending, end, check_weights(scale * size, ascending).constants)
 
 
 def _rank_one() -> _Case:
     """The counterexample to D.3: a = (18, 1), W(0) = 1e-66 everywhere."""
     ascending = np.array([1.0, 18.0])
-    return _Case(np.full((2, 1), 1e-33), ascending, check_all(np.full((2, 2), 1e-66), ascending).constants, 45.0)
+    constants = check_weights(np.full((2, 2), 1e-66), ascending).constants
+    return _Case(np.full((2, 1), 1e-33), ascending, 45.0, constants)
 
 
-def _follow(cases: list[_Case], instants: int) -> tuple[list[Trajectory], str]:
+def _follow(cases: list[_Start], instants: int) -> tuple[list[Trajectory], Status]:
     """Every case to its own end: the flow of a on time t is that of a × end on t / end."""
     shares = np.unique(np.concatenate([np.linspace(0, 1, instants), np.geomspace(1e-4, 1, instants)]))
     factors, strengths = np.zeros((len(cases), 3, 3)), np.zeros((len(cases), 3))
     for k, case in enumerate(cases):
         factors[k, : case.factor.shape[0], : case.factor.shape[1]] = case.factor
         strengths[k, : len(case.strengths)] = case.strengths * case.until
-    found, status = flow_many(factors, strengths, 1.0, shares, keep=("jacobian",), rtol=1e-7)
+    flows, status = concepts.flow_many(factors, strengths, 1.0, shares, observe=("jacobian",), rtol=1e-7)
     runs = []
     for k, case in enumerate(cases):
         s, times = len(case.strengths), case.until * shares
-        jacobian = found["jacobian"][:, k, :s, :s]
-        variables: dict[str, Any] = {
+        jacobian = flows["jacobian"][:, k, :s, :s]
+        variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
             "jacobian": (("time", "row", "column"), jacobian),
             "strength": (("coordinate",), case.strengths),
         }
@@ -148,21 +172,21 @@ def _follow(cases: list[_Case], instants: int) -> tuple[list[Trajectory], str]:
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the appendix."""
     margin = trajectory["margin"].isel(time=0)
-    judge = partial(check, paper=PAPER, size=size, sizes=("tiny", "laptop", "gpu", "paper"))
-    found = [
+    judge = partial(check, paper=PAPER, size=size, sizes=EVERY_SIZE)
+    lemmas = [
         judge(
             f"Lemma {name} holds where the assumptions do: least margin (log)",
             where=f"Lemma {name}",
             values=list(margin.sel(lemma=name).values),
             relation=">=",
-            threshold=-1e-6,
+            threshold=SOLVER_ERROR,
         )
         for name in LEMMAS
         if name != "D.3"
     ]
     top = trajectory["least"].sel(constant="D.5 top").values.ravel()
     return [
-        *found,
+        *lemmas,
         judge(
             "Lemma D.3 as printed is false, though all assumptions hold: its margin at rank one",
             where="Lemma D.3",
@@ -178,3 +202,24 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=1 + 1e-5,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Margins of the lemmas, and the least constants at realistic scales."""
+    return figures.concepts.lemma_table(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "concepts/lemmas",
+    "Appendix D where its assumptions hold as printed, and at realistic scales",
+    PAPER,
+    sizes=sizes(
+        Size(5, Settings(20, 150, 10)),
+        Size(45, Settings(1000, 300, 100)),
+        Size(200, Settings(4000, 600, 1000)),
+        gpu_seconds=50,
+    ),
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -11,51 +11,87 @@ first value between two descents.
 - *High dimension.* In no seed.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import xarray as xr
 
-from saddles.concepts.experiments import PAPER
-from saddles.concepts.experiments.grids import pair, train_grid
-from saddles.concepts.model import MLP
-from saddles.concepts.sgd import SGD
-from saddles.concepts.task import Identity
+from saddles import concepts, figures
+from saddles.concepts.experiments.grids import lay_out, pair
+from saddles.concepts.experiments.paper import PAPER, sizes
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory
 from saddles.measures.loss_curves import descents
 
+RISE = 0.01
+"""A rise of the test loss by this part of its first value counts."""
 
-def run_dimensions(settings: dict[str, Any], context: Context) -> Trajectory:
+
+@dataclass(frozen=True)
+class DimensionSettings:
+    """Training in high and in low dimension (figures 2c and 3)."""
+
+    samples: Annotated[int, "points per cluster"] = 5000
+    batch: Annotated[int, "points per step"] = 128
+    epochs: Annotated[int, "passes over the data"] = 40
+    save_every: Annotated[int, "steps between saved instants"] = 4
+    dim: Annotated[int, "the high dimension, and the width there"] = 64
+    rate: Annotated[float, "learning rate in high dimension"] = 0.1
+    rate_low: Annotated[float, "learning rate in low dimension"] = 0.01
+    seeds: Annotated[int, "networks in high dimension"] = 3
+    seeds_low: Annotated[int, "networks in low dimension"] = 48
+
+
+@dataclass(frozen=True)
+class NarrowSettings:
+    """Training of three narrow layers (figures 13 and 14)."""
+
+    samples: Annotated[int, "points per cluster"] = 5000
+    batch: Annotated[int, "points per step"] = 128
+    epochs: Annotated[int, "passes over the data"] = 40
+    save_every: Annotated[int, "steps between saved instants"] = 4
+    rate: Annotated[float, "learning rate"] = 0.01
+    seeds: Annotated[int, "networks"] = 64
+
+
+def run_dimensions(settings: DimensionSettings, context: Context) -> Trajectory:
     """Four linear layers, μ = (2, 4), in high and in low dimension (figures 2c and 3)."""
     parts = {
-        "high": (settings["dim"], settings["dim"], settings["rate"], settings["seeds"]),
-        "low": (2, 4, settings["rate_low"], settings["seeds_low"]),
+        "high": (settings.dim, settings.dim, settings.rate, settings.seeds),
+        "low": (2, 4, settings.rate_low, settings.seeds_low),
     }
-    found = {}
-    for name, (dim, hidden, rate, count) in parts.items():
-        seeds = context.seeds(count)
-        tasks = [Identity((2.0, 4.0), 0.05, dim=dim, samples=settings["samples"], rotate=True, seed=s) for s in seeds]
-        method = SGD(rate, settings["batch"], settings["epochs"], "mean", settings["save_every"])
-        make = partial(train_grid, MLP((hidden,) * 3), [tasks], seeds, method, [f"d = {dim}"])
-        found[name] = context.part(name, make)
-    return join(found)
+    make = partial(_train_one, settings)
+    return join([context.part(name, partial(make, *part, context)) for name, part in parts.items()])
 
 
-def run_low(settings: dict[str, Any], context: Context) -> Trajectory:
+def _train_one(
+    settings: DimensionSettings, dim: int, hidden: int, rate: float, count: int, context: Context
+) -> Trajectory:
+    """Networks of one dimension."""
+    seeds = context.seeds(count)
+    tasks = [concepts.Identity((2.0, 4.0), 0.05, dim=dim, samples=settings.samples, rotate=True, seed=s) for s in seeds]
+    method = concepts.SGD(rate, settings.batch, settings.epochs, "mean", settings.save_every)
+    batch = concepts.Batch.grid(concepts.MLP((hidden,) * 3), [tasks], seeds, method)
+    return lay_out(concepts.train(batch), [tasks], seeds, [f"d = {dim}"], batch.title)
+
+
+def run_narrow(settings: NarrowSettings, context: Context) -> Trajectory:
     """Three linear layers of three units, d = 3, s = 2, no rotation (figures 13 and 14)."""
-    seeds = context.seeds(settings["seeds"])
+    seeds = context.seeds(settings.seeds)
     cases = [(1.0, 2.0), (2.0, 4.0)]
-    tasks = [[Identity(mu, 0.05, dim=3, samples=settings["samples"], seed=s) for s in seeds] for mu in cases]
-    method = SGD(settings["rate"], settings["batch"], settings["epochs"], "mean", settings["save_every"])
-    return train_grid(MLP((3, 3)), tasks, seeds, method, [f"μ = {pair(mu)}" for mu in cases])
+    tasks = [[concepts.Identity(mu, 0.05, dim=3, samples=settings.samples, seed=s) for s in seeds] for mu in cases]
+    method = concepts.SGD(settings.rate, settings.batch, settings.epochs, "mean", settings.save_every)
+    batch = concepts.Batch.grid(concepts.MLP((3, 3)), tasks, seeds, method)
+    return lay_out(concepts.train(batch), tasks, seeds, [f"μ = {pair(mu)}" for mu in cases], batch.title)
 
 
-def join(found: dict[str, Trajectory]) -> Trajectory:
+def join(runs: list[Trajectory]) -> Trajectory:
     """Put two runs with clocks of their own along `setting`: `time` becomes steps, the gradient time a variable."""
     parts = []
-    for part in found.values():
+    for part in runs:
         clock = part["time"].values
         part = part.assign_coords(time=part["step"].values.astype(float)).drop_vars("step")
         part["gradient_time"] = (("time", "setting"), clock[:, None])
@@ -77,17 +113,70 @@ def join(found: dict[str, Trajectory]) -> Trajectory:
 
 def depth_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
     """Judge where the test loss rises between two descents."""
-    found = descents(trajectory["test_loss"].where(trajectory["test_loss"].notnull().all("time"), drop=False))
+    table = descents(trajectory["test_loss"].where(trajectory["test_loss"].notnull().all("time"), drop=False))
     judge = partial(check, paper=PAPER, where=where, size=size)
     claims = []
     for label in trajectory["setting"].values:
-        one = found.sel(setting=label)
+        one = table.sel(setting=label)
         real = trajectory["test_loss"].sel(setting=label).isel(time=0).notnull().values
         depth = one["depth"].values[real]
         if str(label).startswith("d = ") and str(label) != "d = 2":
             text = f"High dimension ({label}): the test loss never rises, largest rise between descents over its start"
-            claims.append(judge(text, values=list(depth), relation="<=", threshold=0.01))
+            claims.append(judge(text, values=list(depth), relation="<=", threshold=RISE))
         else:
             text = f"Low dimension ({label}): transient memorisation is seen, fraction of seeds with a rise above 1 %"
-            claims.append(judge(text, values=float((depth > 0.01).mean()), relation=">=", threshold=0.1))
+            claims.append(judge(text, values=float((depth > RISE).mean()), relation=">=", threshold=0.1))
     return claims
+
+
+def paths_figure(trajectory: Trajectory) -> Drawing:
+    """Outputs of all seeds in the plane of the concepts."""
+    return figures.concepts.memorisation_paths(trajectory)
+
+
+def losses_figure(trajectory: Trajectory) -> Drawing:
+    """Test losses relative to their start."""
+    return figures.concepts.memorisation_losses(trajectory)
+
+
+def _dimensions(number: str, title: str, figure: Callable[[Trajectory], Drawing]) -> Experiment[DimensionSettings]:
+    tiny = DimensionSettings(
+        samples=500, batch=64, dim=16, rate=0.05, rate_low=0.02, seeds=1, seeds_low=16
+    )  # fmt: skip
+    return Experiment(
+        f"concepts/figure-{number}",
+        title,
+        PAPER,
+        sizes=sizes(
+            Size(3, tiny),
+            Size(40, DimensionSettings()),
+            Size(160, DimensionSettings(seeds=10, seeds_low=200)),
+            gpu_seconds=25,
+        ),
+        run=run_dimensions,
+        claims=partial(depth_claims, where=f"Figure {number}"),
+        figure=figure,
+    )
+
+
+def _narrow(number: str, title: str, figure: Callable[[Trajectory], Drawing]) -> Experiment[NarrowSettings]:
+    return Experiment(
+        f"concepts/figure-{number}",
+        title,
+        PAPER,
+        sizes=sizes(
+            Size(3, NarrowSettings(samples=500, batch=64, rate=0.02, seeds=24)),
+            Size(15, NarrowSettings()),
+            Size(60, NarrowSettings(seeds=400)),
+            gpu_seconds=25,
+        ),
+        run=run_narrow,
+        claims=partial(depth_claims, where=f"Figure {number}"),
+        figure=figure,
+    )
+
+
+FIGURE_2C = _dimensions("2c", "Transient memorisation in low dimension only: four layers, outputs", paths_figure)
+FIGURE_3 = _dimensions("3", "Transient memorisation in low dimension only: four layers, test losses", losses_figure)
+FIGURE_13 = _narrow("13", "Transient memorisation in three narrow linear layers: outputs", paths_figure)
+FIGURE_14 = _narrow("14", "Transient memorisation in three narrow linear layers: test losses", losses_figure)

@@ -11,73 +11,90 @@ Claims and their thresholds:
   discrete clock at rate × a = 0.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import xarray as xr
 
-from saddles.concepts.experiments import PAPER
-from saddles.concepts.experiments.grids import grid_batch, lay_out, pair
-from saddles.concepts.model import MLP, OneLayer
-from saddles.concepts.sgd import SGD, Batch, train_together
+from saddles import concepts, figures
+from saddles.concepts.experiments.grids import lay_out, pair
+from saddles.concepts.experiments.paper import EVERY_SIZE, PAPER, sizes
 from saddles.concepts.task import Identity
-from saddles.concepts.theory import OneLayerTheory
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory
 from saddles.measures.concept_space import learning_times, slow_down, speed
 
-SIGNAL = [("signal", (m, 2.0), (0.05, 0.05)) for m in (1.0, 2.0, 3.0)]
-"""(what is varied, μ, σ) of figure 2a; the list is that of the authors' code."""
+Case = tuple[str, tuple[float, float], tuple[float, float]]
+"""What is varied, μ and σ."""
 
-DIVERSITY = [("diversity", (1.0, 2.0), (s, 0.05)) for s in (0.05, 0.1, 0.5, 1.0, 2.0)]
-"""(what is varied, μ, σ) of figure 2b; the list is that of the authors' code."""
+SIGNAL: list[Case] = [("signal", (m, 2.0), (0.05, 0.05)) for m in (1.0, 2.0, 3.0)]
+"""Those of figure 2a; the list is that of the authors' code."""
+
+DIVERSITY: list[Case] = [("diversity", (1.0, 2.0), (s, 0.05)) for s in (0.05, 0.1, 0.5, 1.0, 2.0)]
+"""Those of figure 2b; the list is that of the authors' code."""
 
 
-def run_orders(
-    settings: dict[str, Any], context: Context, cases: Sequence[Any], activation: str, hidden: bool
-) -> Trajectory:
-    """Train on every case and seed; one layer also gets Theorem 4.1 as `predicted`."""
-    return run_many_orders([settings], [context], cases, activation, hidden)[0]
+@dataclass(frozen=True)
+class Settings:
+    """The data and the training."""
+
+    samples: Annotated[int, "points per cluster"] = 5000
+    batch: Annotated[int, "points per step"] = 128
+    rate: Annotated[float, "learning rate"] = 0.1
+    epochs: Annotated[int, "passes over the data"] = 40
+    loss: Annotated[str, "sum or mean over coordinates"] = "sum"
+    save_every: Annotated[int, "steps between saved instants"] = 2
+    dim: Annotated[int, "dimension d, and the width of a hidden layer"] = 64
+    seeds: Annotated[int, "networks for each setting of the task"] = 5
+
+
+def run_orders(settings: Settings, context: Context, cases: Sequence[Case], activation: str | None) -> Trajectory:
+    """Train on every case and seed; one layer also gets Theorem 4.1 as `predicted`.
+
+    Args:
+        activation: that of the hidden layer; None is one layer, without any.
+    """
+    return run_many_orders([settings], [context], cases, activation)[0]
 
 
 def run_many_orders(
-    settings: Sequence[dict[str, Any]], contexts: Sequence[Context], cases: Sequence[Any], activation: str, hidden: bool
+    settings: Sequence[Settings], contexts: Sequence[Context], cases: Sequence[Case], activation: str | None
 ) -> list[Trajectory]:
     """Several of `run_orders` in one program; they may differ in rate and seed."""
     cells = []
     for one, context in zip(settings, contexts, strict=True):
-        seeds, dim = context.seeds(one["seeds"]), one["dim"]
+        seeds, dim = context.seeds(one.seeds), one.dim
         tasks = [
-            [Identity(mu, sigma, dim=dim, samples=one["samples"], rotate=True, seed=seed) for seed in seeds]
+            [concepts.Identity(mu, sigma, dim=dim, samples=one.samples, rotate=True, seed=seed) for seed in seeds]
             for _, mu, sigma in cases
         ]
-        model = MLP((dim,), activation) if hidden else OneLayer()
-        method = SGD(one["rate"], one["batch"], one["epochs"], one["loss"], one["save_every"])
-        cells.append((grid_batch(model, tasks, seeds, method), tasks, seeds))
-    made = train_together([batch for batch, _, _ in cells])
-    return [
-        _ordered(found, batch, tasks, seeds, cases) for found, (batch, tasks, seeds) in zip(made, cells, strict=True)
-    ]
-
-
-def _ordered(found: Trajectory, batch: Batch, tasks: Any, seeds: Sequence[int], cases: Sequence[Any]) -> Trajectory:
+        model = concepts.OneLayer() if activation is None else concepts.MLP((dim,), activation)
+        method = concepts.SGD(one.rate, one.batch, one.epochs, one.loss, one.save_every)
+        cells.append((concepts.Batch.grid(model, tasks, seeds, method), tasks, seeds))
+    runs = concepts.train_together([batch for batch, _, _ in cells])
     labels = [f"μ = {pair(mu)}, σ = {pair(sigma)}" for _, mu, sigma in cases]
-    whole = lay_out(found, batch, tasks, seeds, labels)
-    whole = whole.assign_coords(varied=("setting", [case[0] for case in cases]))
-    model = batch.models[0]
-    if isinstance(model, OneLayer):
-        whole["predicted"] = _theory(model, tasks, seeds, whole["time"].values, whole["output"])
-    return whole
+    results = []
+    for trained, (batch, tasks, seeds) in zip(runs, cells, strict=True):
+        whole = lay_out(trained, tasks, seeds, labels, batch.title)
+        whole = whole.assign_coords(varied=("setting", [case[0] for case in cases]))
+        if activation is None:
+            whole["predicted"] = _theory(tasks, seeds, whole["time"].values, whole["output"])
+        results.append(whole)
+    return results
 
 
-def _theory(model: OneLayer, tasks: Any, seeds: Sequence[int], times: np.ndarray, like: xr.DataArray) -> xr.DataArray:
+def _theory(
+    tasks: Sequence[Sequence[Identity]], seeds: Sequence[int], times: np.ndarray, like: xr.DataArray
+) -> xr.DataArray:
+    model, theory = concepts.OneLayer(), concepts.OneLayerTheory()
     rows = [
         [
-            predict(model, task, OneLayerTheory(), times=times, seed=seed, keep=())["output"].values[:, : task.concepts]
+            predict(model, task, theory, times=times, seed=seed, keep=())["output"].values[:, : task.concepts]
             for task, seed in zip(row, seeds, strict=True)
         ]
         for row in tasks
@@ -96,8 +113,8 @@ def order_claims(trajectory: Trajectory, size: str, where: str, one_layer: bool)
     ratio = np.where(np.isfinite(ours), ours, 1e6) / np.where(np.isfinite(theirs), theirs, 1e6)
     ratio = np.where(np.isfinite(ours), ratio, np.inf)
     untied = np.abs(a[..., 0] - a[..., 1]) > 1e-9
-    judge = partial(check, paper=PAPER, size=size, sizes=("tiny", "laptop", "gpu", "paper"))
-    found = [
+    judge = partial(check, paper=PAPER, size=size, sizes=EVERY_SIZE)
+    results = [
         judge(
             "The concept with the larger σ² + μ²/s is learned first: its time of 90 % over the other's",
             where=where,
@@ -109,7 +126,7 @@ def order_claims(trajectory: Trajectory, size: str, where: str, one_layer: bool)
     diverse = np.flatnonzero(trajectory["varied"].values == "diversity")
     if len(diverse) > 1:
         first, last = late[diverse[0]], late[diverse[-1]]
-        found.append(
+        results.append(
             judge(
                 "Diversity reverses the order, concept 1 from last to first: fraction of seeds",
                 where=where,
@@ -119,7 +136,7 @@ def order_claims(trajectory: Trajectory, size: str, where: str, one_layer: bool)
             )
         )
     fits, rates, slowed = _tails(trajectory)
-    found.append(
+    results.append(
         judge(
             "Learning slows down at the end: speed between 5/a and 10/a over the top speed",
             where="Section 3.2",
@@ -128,10 +145,12 @@ def order_claims(trajectory: Trajectory, size: str, where: str, one_layer: bool)
             threshold=0.1,
         )
     )
-    return [*found, *(_one_layer_claims(trajectory, judge, fits, rates) if one_layer else [])]
+    return [*results, *(_one_layer_claims(trajectory, judge, fits, rates) if one_layer else [])]
 
 
-def _one_layer_claims(trajectory: Trajectory, judge: Any, fits: list[float], rates: list[float]) -> list[Claim]:
+def _one_layer_claims(
+    trajectory: Trajectory, judge: Callable[..., Claim], fits: list[float], rates: list[float]
+) -> list[Claim]:
     """Sentences that Theorem 4.1 makes exact."""
     return [
         judge(
@@ -179,3 +198,46 @@ def _distance(trajectory: Trajectory) -> list[float]:
     reach = (trajectory["target"] ** 2).sum("coordinate") ** 0.5
     step = float(trajectory["time"][1]) / float(trajectory["step"][1])
     return list((gap / reach / (step * trajectory["strength"].max("coordinate"))).values.ravel())
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Outputs at the test point in the plane of the two concepts."""
+    return figures.concepts.orders(trajectory)
+
+
+def _experiment(
+    number: str, title: str, cases: Sequence[Case], activation: str | None, seconds: tuple[int, int, int], seeds: int
+) -> Experiment[Settings]:
+    """One of the four figures; `seconds` at sizes tiny, laptop and gpu."""
+    tiny, laptop, gpu = seconds
+    return Experiment(
+        f"concepts/figure-{number}",
+        title,
+        PAPER,
+        sizes=sizes(
+            Size(tiny, Settings(samples=400, batch=32, rate=0.05, epochs=30, dim=16, seeds=2)),
+            Size(laptop, Settings(seeds=seeds)),
+            Size(laptop * 3, Settings(seeds=3 * seeds)),
+            gpu_seconds=gpu,
+        ),
+        together=("rate", "seed"),
+        run=partial(run_orders, cases=cases, activation=activation),
+        run_many=partial(run_many_orders, cases=cases, activation=activation),
+        claims=partial(order_claims, where=f"Figure {number}", one_layer=activation is None),
+        figure=figure,
+    )
+
+
+FIGURE_2A = _experiment(
+    "2a", "A larger signal is learned first: one layer, three signals", SIGNAL, None, (2, 10, 20), seeds=5
+)
+FIGURE_2B = _experiment(
+    "2b", "More diversity is learned first and reverses the order: one layer, five spreads", DIVERSITY, None,
+    (2, 15, 30), seeds=5,
+)  # fmt: skip
+FIGURE_11 = _experiment(
+    "11", "The orders of figure 2 in a two-layer linear network", [*SIGNAL, *DIVERSITY], "linear", (3, 25, 15), seeds=2
+)
+FIGURE_12 = _experiment(
+    "12", "The orders of figure 2 in a two-layer ReLU network", [*SIGNAL, *DIVERSITY], "relu", (3, 25, 30), seeds=2
+)

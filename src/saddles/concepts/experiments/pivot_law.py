@@ -9,55 +9,67 @@ concepts in ≥ 95 %; the median relative error of the times is ≤ 5 %: the law
 to 0.04 × d here, in a logarithm of 3 and more.
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
-from saddles.concepts.ensemble import flow_many
-from saddles.concepts.experiments import PAPER
-from saddles.concepts.theory import pivots
+from saddles import concepts, figures
+from saddles.concepts.experiments.paper import PAPER, sizes
+from saddles.concepts.pivots import pivots
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context
-from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.figures.concepts import pivot_law as figure
-
-__all__ = ["claims", "figure", "run"]
+from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.trajectory import Trajectory, Variable, make_trajectory
 
 CONCEPTS = (2, 3, 4)
 SCALES = (0.0, 0.1, 0.01)
 """Scale of the Gaussian start; 0 stands for uniform on [0, 0.2]."""
 
+END = 1.6
+"""How long a flow is followed, in median times of learning; horizons are at most 1.5 of them."""
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+_DRAW = 42
+"""Tag that keeps the draws of this experiment apart from others of the same seed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How many random tasks and starts."""
+
+    instances: Annotated[int, "random tasks, each with one start"]
+    instants: Annotated[int, "saved instants of each flow"] = 800
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Predicted and measured times, all flows in one program, each on the clock of its own median time."""
     (seed,) = context.seeds(1)
-    rng = np.random.default_rng([seed, 42])
-    count, most = settings["instances"], max(CONCEPTS)
-    concepts = rng.choice(CONCEPTS, count)
-    real = np.arange(most) < concepts[:, None]
+    rng = np.random.default_rng([seed, _DRAW])
+    count, most = settings.instances, max(CONCEPTS)
+    numbers = rng.choice(CONCEPTS, count)
+    real = np.arange(most) < numbers[:, None]
     mu, sigma = rng.uniform(0.5, 3, (count, most)), rng.uniform(0.05, 0.5, (count, most))
-    a = np.where(real, sigma**2 + mu**2 / concepts[:, None], 0.0)
+    a = np.where(real, sigma**2 + mu**2 / numbers[:, None], 0.0)
     scale = rng.choice(SCALES, count)[:, None, None]
     drawn = np.where(scale == 0, rng.uniform(0, 0.2, (count, most, most)), scale * rng.normal(size=(count, most, most)))
     factors = drawn * real[:, :, None] * real[:, None, :]
     weights = factors @ factors.swapaxes(1, 2)
     table = {name: np.full((count, most), np.nan) for name in ("greedy", "signal")}
     for s in CONCEPTS:
-        here = concepts == s
+        here = numbers == s
         for order, values in table.items():
             values[here, :s] = pivots(weights[here], a[here, :s], order)[0]
     learned = np.nanmax(table["greedy"], axis=1)
-    median = np.array([np.median(learned[concepts == s]) for s in concepts])
-    times = np.linspace(0, 1.6, settings["instants"])
-    found, status = flow_many(factors, a * median[:, None], 0.0, times, keep=("major",), rtol=1e-6)
-    measured = _halves(found["major"], times) * median[:, None]
-    variables: dict[str, Any] = {
+    median = np.array([np.median(learned[numbers == s]) for s in numbers])
+    times = np.linspace(0, END, settings.instants)
+    flows, status = concepts.flow_many(factors, a * median[:, None], 0.0, times, observe=("major",), rtol=1e-6)
+    measured = _halves(flows["major"], times) * median[:, None]
+    variables: dict[str, Variable] = {
         "measured": (("time", "run", "coordinate"), np.where(real, measured, np.nan)[None]),
         "strength": (("run", "coordinate"), np.where(real, a, np.nan)),
         "horizon": (("run",), median * rng.uniform(0.5, 1.5, count)),
         "scale": (("run",), scale[:, 0, 0]),
-        "concepts": (("run",), concepts),
+        "concepts": (("run",), numbers),
     }
     variables |= {name: (("run", "coordinate"), values) for name, values in table.items()}
     return make_trajectory(
@@ -123,3 +135,19 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=0.05,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """Predicted against measured times of growth."""
+    return figures.concepts.pivot_law(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "concepts/pivot-law",
+    "When each concept grows, and which are lost, from the pivots of W(0)",
+    PAPER,
+    sizes=sizes(Size(5, Settings(60, 200)), Size(20, Settings(999)), Size(120, Settings(9999)), gpu_seconds=10),
+    run=run,
+    claims=claims,
+    figure=figure,
+)

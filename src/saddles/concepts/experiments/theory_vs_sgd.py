@@ -6,45 +6,57 @@ add noise of variance rate × time: slope between 0.5 (noise alone) and 1.
 The slope is that of the mean over seeds of log sup-norm error at x̂ against log rate.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
-from saddles.concepts.experiments import PAPER
-from saddles.concepts.model import OneLayer
-from saddles.concepts.sgd import SGD, train
+from saddles import concepts, figures
+from saddles.concepts.experiments.paper import PAPER, sizes
 from saddles.concepts.task import Identity
-from saddles.concepts.theory import OneLayerTheory
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.figures.concepts import slopes as figure
 
-__all__ = ["claims", "figure", "run"]
+SAVES = 100
+"""Instants of every run, whatever its rate."""
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Settings:
+    """The data, the rates that are compared, and how long each run lasts."""
+
+    dim: Annotated[int, "dimension d"] = 64
+    samples: Annotated[int, "points per cluster"] = 2000
+    batch: Annotated[int, "points per step of the mini-batches"] = 64
+    rates: Annotated[tuple[float, ...], "learning rates, descending"] = (0.05, 0.025, 0.0125, 0.00625)
+    until: Annotated[float, "gradient time"] = 5.0
+    seeds: Annotated[int, "data sets and starts"] = 12
+
+
+def run(settings: Settings, context: Context) -> Trajectory:
     """Sup-norm errors over rates, seeds and both methods, and the curves of the largest rate."""
-    seeds, rates = context.seeds(settings["seeds"]), settings["rates"]
+    seeds, rates = context.seeds(settings.seeds), settings.rates
     tasks = [
-        Identity((1.0, 2.0), 0.5, dim=settings["dim"], samples=settings["samples"], rotate=True, seed=seed)
+        concepts.Identity((1.0, 2.0), 0.5, dim=settings.dim, samples=settings.samples, rotate=True, seed=seed)
         for seed in seeds
     ]
-    model = OneLayer()
+    model, theory = concepts.OneLayer(), concepts.OneLayerTheory()
     errors = np.zeros((len(rates), 2, len(seeds)))
-    shown: dict[str, Any] = {}
+    shown: dict[str, np.ndarray] = {}
     for i, rate in enumerate(rates):
-        for j, batch in enumerate((None, settings["batch"])):
-            found = _run(model, tasks, seeds, rate, batch, settings)
-            times = found["time"].values
+        for j, batch in enumerate((None, settings.batch)):
+            trained = _run(tasks, seeds, rate, batch, settings)
+            times = trained["time"].values
             for k, (task, seed) in enumerate(zip(tasks, seeds, strict=True)):
-                exact = predict(model, task, OneLayerTheory(), times=times, seed=seed, keep=())["output"].values
-                gap = found["output"].isel(run=k).values - exact
+                exact = predict(model, task, theory, times=times, seed=seed, keep=())["output"].values
+                gap = trained["output"].isel(run=k).values - exact
                 errors[i, j, k] = np.linalg.norm(gap, axis=1).max()
                 if i == 0 and k == 0:
-                    shown[("full", "sgd")[j]] = found["output"].isel(run=k).values[:, :2]
+                    shown[("full", "sgd")[j]] = trained["output"].isel(run=k).values[:, :2]
                     shown["theory"] = exact[:, :2]
                     shown["times"] = times
     return make_trajectory(
@@ -60,19 +72,19 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
         kind="simulated and predicted",
         model=model,
         task=tasks[0],
-        coords={"rate": rates, "method": ["full batch", f"batches of {settings['batch']}"], "seed": seeds},
+        coords={"rate": list(rates), "method": ["full batch", f"batches of {settings.batch}"], "seed": seeds},
     )
 
 
 def _run(
-    model: OneLayer, tasks: Any, seeds: Any, rate: float, batch: int | None, settings: dict[str, Any]
+    tasks: Sequence[Identity], seeds: Sequence[int], rate: float, batch: int | None, settings: Settings
 ) -> Trajectory:
     """A hundred instants until the same time; the same program for every rate."""
-    longest = round(settings["until"] / min(settings["rates"]))
-    each = 1 if batch is None else len(tasks[0].latent) // batch
-    stride = round(settings["until"] / rate / 100)
-    method = SGD(rate, batch, int(np.ceil(longest / each)), save_every=stride, steps=100 * stride)
-    return train([model] * len(tasks), tasks, seeds, method)
+    longest = round(settings.until / min(settings.rates))
+    per_epoch = 1 if batch is None else len(tasks[0].latent) // batch
+    stride = round(settings.until / rate / SAVES)
+    method = concepts.SGD(rate, batch, int(np.ceil(longest / per_epoch)), save_every=stride, steps=SAVES * stride)
+    return concepts.train(concepts.Batch.grid(concepts.OneLayer(), [tasks], seeds, method))
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
@@ -90,3 +102,24 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         judge("Mini-batches: the slope is at least ½", values=noisy, relation=">=", threshold=0.5),
         judge("Mini-batches: the slope is at most 1", values=noisy, relation="<=", threshold=1.0),
     ]
+
+
+def figure(trajectory: Trajectory) -> Drawing:
+    """The error against the learning rate."""
+    return figures.concepts.slopes(trajectory)
+
+
+EXPERIMENT = Experiment(
+    "concepts/theory-vs-sgd",
+    "Theorem 4.1 against training: the error falls with the learning rate",
+    PAPER,
+    sizes=sizes(
+        Size(4, Settings(dim=8, samples=200, batch=20, rates=(0.05, 0.025, 0.0125), seeds=4)),
+        Size(30, Settings()),
+        Size(120, Settings(samples=5000, batch=128, until=8.0, seeds=30)),
+        gpu_seconds=15,
+    ),
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -1,17 +1,24 @@
 """Whether a flow learns what Algorithm 1 predicts, in that order and at those times."""
 
-from typing import Any
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import xarray as xr
 
+from saddles import diagonal, measures
 from saddles.core.dispatch import predict, simulate
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.diagonal.method import Flow
-from saddles.diagonal.theory import Incremental
-from saddles.measures.activations import stages
+from saddles.measures.activations import clock_of
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+PAPER = "boix2023rank"
 FACTS = ("agrees", "same_before", "gap", "margin", "time_error", "finite_error", "scale_error")
+
+N = TypeVar("N", bound="DataclassInstance")
 
 
 def log_alpha(decades: float) -> float:
@@ -19,13 +26,20 @@ def log_alpha(decades: float) -> float:
     return -float(decades) * float(np.log(10))
 
 
-def freedom(model: Any, seed: int) -> float:
+def at_scale(model: N, decades: float) -> N:
+    """The same model with initial weights of scale α = 10^(−decades)."""
+    return dataclasses.replace(model, log_alpha=log_alpha(decades))
+
+
+def freedom(model: "diagonal.Network", seed: int) -> float:
     """2 max|log|p₀|, log|q₀||: by how much the start may shift log-scales, to be divided by log(1/α)."""
-    u, v = model.start(seed)
+    u, v = model.start(seed=seed)
     return 2 * float(np.abs(np.log(np.abs(np.concatenate([u + v, u - v])))).max())
 
 
-def compare_stages(model: Any, task: Any, seed: int, count: int, decades: list[int]) -> Trajectory:
+def compare_stages(
+    model: "diagonal.Network", task: "diagonal.TeacherStudent", seed: int, count: int, decades: Sequence[int]
+) -> Trajectory:
     """Predicted against detected stages for several α.
 
     Returns variables over (decade, stage): `agrees` (coordinate and sign are as predicted), `same_before`
@@ -35,43 +49,50 @@ def compare_stages(model: Any, task: Any, seed: int, count: int, decades: list[i
     (largest |log_α|u+v| − b| over coordinates at the activation, the invariant of (20)); these three are NaN where
     the stage does not agree.
     """
-    limit = predict(model, task, Incremental(count + 1), seed=seed)
+    limit = predict(model, task, diagonal.Incremental(count + 1))
     end = 1.05 * float(limit["stage_time"][-1])
-    rows = [_one(model, task, seed, min(count, limit.sizes["stage"]), d, limit, end) for d in decades]
+    rows = [_at_one_scale(model, task, seed, min(count, limit.sizes["stage"]), d, limit, end) for d in decades]
     variables = {
         name: (("time", "decade", "stage"), np.stack([row[name] for row in rows])[None]) for name in FACTS
     }  # fmt: skip
-    return make_trajectory(variables, [0.0], unit="end of the run", coords={"decade": decades})
+    return make_trajectory(variables, [0.0], unit="end of the run", coords={"decade": list(decades)})
 
 
-def _one(
-    model: Any, task: Any, seed: int, count: int, decades: int, limit: xr.Dataset, end: float
-) -> dict[str, np.ndarray]:
-    scale = log_alpha(decades)
-    flow = simulate(model, task, Flow(scale, until=end), seed=seed)
-    seen = stages(flow)
-    finite = predict(model, task, Incremental(count, log_alpha=scale), seed=seed)
-    allowed = freedom(model, seed) / -scale
-    found = {name: np.full(count, np.nan) for name in FACTS}
-    found["gap"] = limit["stage_gap"].values[:count] / allowed
-    found["margin"] = limit["stage_margin"].values[:count] / allowed
+def _at_one_scale(
+    model: "diagonal.Network", task: "diagonal.TeacherStudent", seed: int, count: int, decades: int,
+    limit: xr.Dataset, end: float,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    small = at_scale(model, decades)  # type: ignore[type-var]
+    flow = simulate(small, task, diagonal.Flow(until=end), seed=seed)
+    seen = measures.stages(flow)
+    finite = predict(small, task, diagonal.Incremental(count, finite=True), seed=seed)
+    allowed = freedom(model, seed) / -log_alpha(decades)
+    result = {name: np.full(count, np.nan) for name in FACTS}
+    result["gap"] = limit["stage_gap"].values[:count] / allowed
+    result["margin"] = limit["stage_margin"].values[:count] / allowed
     names = ("stage_coordinate", "stage_sign")
     for k in range(count):
+        # −9 is no coordinate: a stage that was not seen agrees with none
         here, there = ([int(run[name][k]) if k < run.sizes["stage"] else -9 for name in names] for run in (seen, limit))
         before = [set(run["stage_coordinate"].values[:k].tolist()) for run in (seen, limit)]
-        found["agrees"][k], found["same_before"][k] = here == there, before[0] == before[1]
+        result["agrees"][k], result["same_before"][k] = here == there, before[0] == before[1]
         if here == there:
             when = float(seen["unit_time"][k])
-            found["time_error"][k] = abs(when / float(limit["stage_time"][k]) - 1)
-            found["scale_error"][k] = np.abs(_at(flow, when) - limit["stage_log_scale"].values[k]).max()
+            result["time_error"][k] = abs(when / float(limit["stage_time"][k]) - 1)
+            result["scale_error"][k] = np.abs(_log_scale_at(flow, when) - limit["stage_log_scale"].values[k]).max()
             if k < finite.sizes["stage"] and int(finite["stage_coordinate"][k]) == here[0]:
-                found["finite_error"][k] = abs(when / float(finite["stage_time"][k]) - 1)
-    return found
+                result["finite_error"][k] = abs(when / float(finite["stage_time"][k]) - 1)
+    return result
 
 
-def _at(flow: xr.Dataset, when: float) -> np.ndarray:
+def _log_scale_at(flow: xr.Dataset, when: float) -> np.ndarray:
     """Log-scale weights at a rescaled time, linear between saved instants."""
-    clock, rows = flow["rescaled_time"].values, flow["log_scale"].values
+    clock, rows = flow["time"].values, flow["log_scale"].values
     after = int(np.clip(np.searchsorted(clock, when), 1, len(clock) - 1))
     part = (when - clock[after - 1]) / (clock[after] - clock[after - 1])
     return (1 - part) * rows[after - 1] + part * rows[after]
+
+
+def stairs(predicted: xr.Dataset, clock: np.ndarray) -> xr.Dataset:
+    """A prediction on another clock: constant from stage to stage."""
+    return predicted.isel(time=np.searchsorted(clock_of(predicted), clock, side="right") - 1)

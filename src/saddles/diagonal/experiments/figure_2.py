@@ -1,6 +1,6 @@
-"""Figure 2 of the paper (and a–c of its first version, Figure 3's views): curves converge to Algorithm 1's staircase.
+"""Figures 2, 8 and 9 of the paper (and a–c of its first version): curves converge to Algorithm 1's staircase.
 
-Claims and their thresholds:
+Claims of figure-2 and their thresholds:
 
 - *Convergence.* The mean distance between the loss curve and the staircase is a shift of its jumps, of
   order 1/log(1/α) (Theorem 4.1 promises convergence, the proof this order). Its log-log slope against log(1/α)
@@ -15,88 +15,117 @@ Claims and their thresholds:
   in the text; the start shifts it by a constant over log(1/α). The largest error over coordinates must fall at least
   half as fast as that: median log-log slope over stages ≤ −1/2.
 - *Finite form.* The first activation's time at the largest of these α, before any transition has acted: 1e-3.
+
+Claim of figure-8-9: as α → 0 the trajectories tend to the limiting one. The mean distance of the weights to
+Algorithm 1's must fall with log(1/α) at least half as steeply as the 1/log(1/α) of shifted jumps, from α = 1e-4 on:
+slope ≤ −1/2.
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import xarray as xr
 
+from saddles import diagonal, figures
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context
+from saddles.core.experiment import Context, Experiment, Size
+from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.diagonal.experiments.agreement import FACTS, compare_stages, log_alpha
-from saddles.diagonal.method import Flow
-from saddles.diagonal.model import AttentionHead
-from saddles.diagonal.task import TeacherStudent
-from saddles.diagonal.theory import Incremental
-from saddles.figures.diagonal import figure_2 as figure
+from saddles.diagonal.experiments.agreement import FACTS, PAPER, at_scale, compare_stages, stairs
 from saddles.runtime.progress import bar
 
-__all__ = ["claims", "curves", "figure", "run"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-PAPER = "boix2023rank"
+SMALL = 4
+"""Decades from which on a slope against log(1/α) is fitted: above α = 1e-4 nothing is asymptotic yet."""
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+@dataclass(frozen=True)
+class Curves:
+    """Settings of the curves that both figures draw."""
+
+    decades: Annotated[tuple[int, ...], "initial scales of the curves, α = 10^−decades"]
+    dim: Annotated[int, "dimension of the head; it has twice as many coordinates"]
+    samples: Annotated[int, "sequences in the data"]
+    tokens: Annotated[int, "tokens in a sequence"]
+    stages: Annotated[int, "stages that the curves cover"]
+    until: Annotated[float, "latest rescaled time of the curves"]
+    points: Annotated[int, "instants on a curve"]
+
+
+@dataclass(frozen=True)
+class CurvesAndOrder(Curves):
+    """Settings of figure-2: the curves, and tables of stages of several teachers."""
+
+    order_dim: Annotated[int, "dimension of the heads whose stages are compared"]
+    order_samples: Annotated[int, "sequences in their data"]
+    order_stages: Annotated[int, "stages compared for each teacher"]
+    deep: Annotated[tuple[int, ...], "their initial scales, α = 10^−deep"]
+    seeds: Annotated[int, "teachers"]
+
+
+def run_figure_2(settings: CurvesAndOrder, context: Context) -> Trajectory:
     """Curves of one teacher at all α, and stage tables of several teachers."""
-    seeds = context.seeds(settings["seeds"])
+    seeds = context.seeds(settings.seeds)
     whole = curves(settings, context, seeds[0])
-    model = AttentionHead(settings["order_dim"])
+    model = diagonal.AttentionHead(settings.order_dim)
     parts = []
     with bar("diagonal/figure-2, teachers", len(seeds)) as progress:
         for seed in seeds:
-            task = TeacherStudent(model, settings["order_samples"], settings["tokens"], seed)
-            make = partial(compare_stages, model, task, seed, settings["order_stages"], settings["deep"])
+            task = diagonal.TeacherStudent(model, settings.order_samples, settings.tokens, seed)
+            make = partial(compare_stages, model, task, seed, settings.order_stages, settings.deep)
             parts.append(context.part(f"order-{seed}", make))
             progress.advance()
     for name in FACTS:
         rows = np.stack([part[name].isel(time=0).values for part in parts])
         whole[name] = (("seed", "deep", "order_stage"), rows)
-    return whole.assign_coords(seed=seeds, deep=settings["deep"])
+    return whole.assign_coords(seed=seeds, deep=list(settings.deep))
 
 
-def curves(settings: dict[str, Any], context: Context, seed: int) -> Trajectory:
+def run_figure_8_9(settings: Curves, context: Context) -> Trajectory:
+    """The curves alone."""
+    return curves(settings, context, context.seeds(1)[0])
+
+
+def curves(settings: Curves, context: Context, seed: int) -> Trajectory:
     """Loss and weights against rescaled time for every α of one teacher, beside the prediction."""
-    model = AttentionHead(settings["dim"])
-    task = TeacherStudent(model, settings["samples"], settings["tokens"], seed)
-    foreseen = context.part(
-        "prediction",
-        lambda: predict(model, task, Incremental(settings["stages"] + 1, until=settings["until"]), seed=seed),
-    )
-    end = min(settings["until"], 0.999 * float(foreseen["stage_time"][-1]))
-    clock = np.linspace(0.0, end, settings["points"])
+    model = diagonal.AttentionHead(settings.dim)
+    task = diagonal.TeacherStudent(model, settings.samples, settings.tokens, seed)
+    theory = diagonal.Incremental(settings.stages + 1, until=settings.until)
+    predicted = context.part("prediction", partial(predict, model, task, theory))
+    end = min(settings.until, 0.999 * float(predicted["stage_time"][-1]))  # just before the stage that is not shown
+    clock = np.linspace(0.0, end, settings.points)
     flows = []
-    with bar("diagonal/figure-2, flows", len(settings["decades"])) as progress:
-        for decades in settings["decades"]:
-            make = partial(simulate, model, task, Flow(log_alpha(decades)), times=clock, seed=seed)
+    with bar("diagonal/figure-2, flows", len(settings.decades)) as progress:
+        for decades in settings.decades:
+            make = partial(simulate, at_scale(model, decades), task, diagonal.Flow(), times=clock, seed=seed)
             flows.append(context.part(f"flow-{decades}", make))
             progress.advance()
-    where = np.searchsorted(foreseen["rescaled_time"].values, clock, side="right") - 1
-    staircase = foreseen.isel(time=where)
-    whole = make_trajectory(
+    staircase = stairs(predicted, clock)
+    return make_trajectory(
         {
             "loss": (("time", "decade"), np.stack([f["loss"].values for f in flows], axis=1)),
             "beta": (("time", "decade", "coordinate"), np.stack([f["beta"].values for f in flows], axis=1)),
             "predicted_loss": (("time",), staircase["loss"].values),
             "predicted_beta": (("time", "coordinate"), staircase["beta"].values),
-            "stage_time": (("stage",), foreseen["stage_time"].values),
-            "stage_coordinate": (("stage",), foreseen["stage_coordinate"].values),
+            "stage_time": (("stage",), predicted["stage_time"].values),
+            "stage_coordinate": (("stage",), predicted["stage_coordinate"].values),
             "gradients": (("decade",), [f.attrs["gradient_evaluations"] for f in flows]),
             "products": (("decade",), [f.attrs["hessian_products"] for f in flows]),
         },
         clock,
         unit="rescaled time, t / log(1/α)",
-        coords={"decade": settings["decades"], "family": ("coordinate", foreseen["family"].values)},
+        coords={"decade": list(settings.decades), "family": ("coordinate", predicted["family"].values)},
+        status=Status.all_of(status_of(flow) for flow in flows),
         lab="diagonal",
         kind="simulated and predicted",
         model=model,
         task=task,
     )
-    whole.attrs["status"] = next((f.attrs["status"] for f in flows if f.attrs["status"] != "finished"), "finished")
-    return whole
 
 
 def distance(trajectory: xr.Dataset) -> np.ndarray:
@@ -105,11 +134,8 @@ def distance(trajectory: xr.Dataset) -> np.ndarray:
     return (gap / trajectory["predicted_loss"][0]).values
 
 
-def claims(trajectory: Trajectory, size: str) -> list[Claim]:
+def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge convergence, order and times."""
-    decades = trajectory["decade"].values.astype(float)
-    small = decades >= 4
-    slope = np.polyfit(np.log(decades[small]), np.log(distance(trajectory)[small]), 1)[0]
     agrees, comparable = trajectory["agrees"].values == 1, trajectory["same_before"].values == 1
     firm = comparable & (trajectory["margin"].values > 1)
     rates = [np.mean(agrees[i][firm[i]]) if firm[i].any() else np.nan for i in range(len(agrees))]
@@ -118,7 +144,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     return [
         judge(
             "Loss curves converge to the predicted staircase: log-log slope of their distance against log(1/α)",
-            values=slope,
+            values=_slope(trajectory, distance(trajectory)),
             relation="<=",
             threshold=-0.5,
         ),
@@ -152,17 +178,94 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     ]
 
 
+def claims_figure_8_9(trajectory: Trajectory, size: str) -> list[Claim]:
+    """Judge convergence of both families of weights."""
+    gap = abs(trajectory["beta"] - trajectory["predicted_beta"]).mean("time")
+    result = []
+    for family, words, where in (
+        ("key_query", "W_K W_Qᵀ", "Figure 8"), ("value_output", "W_V W_Oᵀ", "Figure 9"),
+    ):  # fmt: skip
+        chosen = gap.isel(coordinate=np.flatnonzero(trajectory["family"].values == family)).sum("coordinate").values
+        result.append(check(
+            f"Weights of {words} tend to the predicted trajectory: log-log slope of their distance against log(1/α)",
+            paper=PAPER, where=where, values=_slope(trajectory, chosen), relation="<=", threshold=-0.5, size=size,
+        ))  # fmt: skip
+    return result
+
+
+def _slope(trajectory: xr.Dataset, distances: np.ndarray) -> float:
+    """Log-log slope of a distance against log(1/α), one distance per decade."""
+    decades = trajectory["decade"].values.astype(float)
+    small = decades >= SMALL
+    return float(np.polyfit(np.log(decades[small]), np.log(distances[small]), 1)[0])
+
+
 def _slopes(trajectory: xr.Dataset, name: str) -> np.ndarray:
-    """Median over stages of the log-log slope of an error, one a seed, over stages that agree at every α."""
+    """Median over stages of the log-log slope of an error, one per seed, over stages that agree at every α."""
     clock = np.log(trajectory["deep"].values.astype(float))
-    found = []
+    result = []
     for errors in trajectory[name].transpose("seed", "deep", "order_stage").values:
         whole = np.isfinite(errors).all(axis=0) & (errors > 0).all(axis=0)
         if whole.any():
-            found.append(np.median(np.polyfit(clock, np.log(errors[:, whole]), 1)[0]))
-    return np.array(found)
+            result.append(np.median(np.polyfit(clock, np.log(errors[:, whole]), 1)[0]))
+    return np.array(result)
 
 
 def _first(trajectory: xr.Dataset) -> np.ndarray:
     errors = trajectory["finite_error"].isel(deep=0, order_stage=0).values
     return errors[np.isfinite(errors)]
+
+
+def draw_figure_2(trajectory: Trajectory) -> "Figure":
+    """Loss and weights beside the staircase."""
+    return figures.diagonal.figure_2(trajectory)
+
+
+def draw_figure_8_9(trajectory: Trajectory) -> "Figure":
+    """Both families of weights, one panel per initial scale."""
+    return figures.diagonal.figure_8_9(trajectory)
+
+
+SIX = (1, 2, 4, 8, 16, 32)
+_TINY = Curves(decades=(4, 32), dim=5, samples=60, tokens=5, stages=5, until=1e9, points=201)
+_LAPTOP = Curves(decades=SIX, dim=10, samples=200, tokens=10, stages=12, until=1e9, points=401)
+_PAPER = Curves(decades=SIX, dim=50, samples=1000, tokens=10, stages=150, until=1500.0, points=1201)
+
+_ORDER_TINY = CurvesAndOrder(
+    **vars(_TINY), order_dim=5, order_samples=60, order_stages=3, deep=(32, 1000), seeds=1
+)  # fmt: skip
+_ORDER_LAPTOP = CurvesAndOrder(
+    **vars(_LAPTOP), order_dim=10, order_samples=200, order_stages=10, deep=(32, 180, 1000), seeds=3
+)
+_ORDER_PAPER = CurvesAndOrder(
+    **vars(_PAPER), order_dim=20, order_samples=400, order_stages=10, deep=(32, 100, 316, 1000), seeds=20
+)
+
+FIGURE_2 = Experiment(
+    name="diagonal/figure-2",
+    title="An attention head learns one coordinate at a time, at every initial scale, as Algorithm 1 predicts",
+    paper=PAPER,
+    sizes={
+        "tiny": Size(5, _ORDER_TINY),
+        "laptop": Size(50, _ORDER_LAPTOP),
+        "gpu": Size(220, _ORDER_PAPER),
+        "paper": Size(900, _ORDER_PAPER),
+    },
+    run=run_figure_2,
+    claims=claims_figure_2,
+    figure=draw_figure_2,
+)
+FIGURE_8_9 = Experiment(
+    name="diagonal/figure-8-9",
+    title="The weights of an attention head, one panel per initial scale",
+    paper=PAPER,
+    sizes={
+        "tiny": Size(4, _TINY),
+        "laptop": Size(25, _LAPTOP),
+        "gpu": Size(60, _PAPER),
+        "paper": Size(240, _PAPER),
+    },
+    run=run_figure_8_9,
+    claims=claims_figure_8_9,
+    figure=draw_figure_8_9,
+)

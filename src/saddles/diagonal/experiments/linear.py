@@ -6,73 +6,74 @@ times the number of stages over which it adds up. Correlated inputs are used bec
 support: at least one must, over all seeds, or the comparison would not test it.
 """
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from saddles import diagonal, figures
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context
-from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.diagonal.experiments.agreement import log_alpha
-from saddles.diagonal.method import Flow
-from saddles.diagonal.model import LinearDiagonal
-from saddles.diagonal.quadratic import saddle_path
-from saddles.diagonal.task import Supervised
-from saddles.diagonal.theory import Incremental
-from saddles.figures.diagonal import linear as figure
+from saddles.core.experiment import Context, Experiment, Size
+from saddles.core.trajectory import Trajectory, Variable, make_trajectory
+from saddles.diagonal.experiments.agreement import PAPER, log_alpha, stairs
 
-__all__ = ["claims", "figure", "run"]
-
-PAPER = "boix2023rank"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def design(dim: int, samples: int, factors: int, seed: int) -> Supervised:
+@dataclass(frozen=True)
+class Settings:
+    """Settings of linear."""
+
+    dim: Annotated[int, "inputs, and coordinates of the network"]
+    samples: Annotated[int, "rows of the data"]
+    factors: Annotated[int, "common factors of the inputs, which correlate them"]
+    decades: Annotated[int, "initial scale of the flow that is drawn, α = 10^−decades"]
+    points: Annotated[int, "instants of that flow"]
+    seeds: Annotated[int, "designs that are compared"]
+
+
+def design(dim: int, samples: int, factors: int, seed: int) -> "diagonal.Supervised":
     """Inputs with a few common factors, x = F z + 0.3 noise, and targets from a dense Gaussian teacher."""
     draw = np.random.default_rng([seed, 38])
     inputs = draw.normal(size=(samples, factors)) @ draw.normal(size=(factors, dim))
     inputs += 0.3 * draw.normal(size=(samples, dim))
-    return Supervised(inputs, inputs @ draw.normal(size=dim))
+    return diagonal.Supervised(inputs, inputs @ draw.normal(size=dim))
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+def run(settings: Settings, context: Context) -> Trajectory:
     """Both roads for several designs, and the flow of the first."""
-    seeds = context.seeds(settings["seeds"])
-    model = LinearDiagonal(settings["dim"])
-    tasks = [design(settings["dim"], settings["samples"], settings["factors"], seed) for seed in seeds]
-    facts = [_facts(model, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
-    foreseen = predict(model, tasks[0], Incremental(), seed=seeds[0])
-    first, last = (float(foreseen["stage_time"][i]) for i in (0, -1))
-    clock = np.concatenate([[0.0], np.geomspace(0.5 * first, 1.3 * last, settings["points"])])
-    scale = log_alpha(settings["decades"])
-    flow = simulate(model, tasks[0], Flow(scale), times=clock, seed=seeds[0])
-    other = saddle_path(np.asarray(tasks[0].inputs), np.asarray(tasks[0].targets))
+    seeds = context.seeds(settings.seeds)
+    model = diagonal.LinearDiagonal(settings.dim, log_alpha=log_alpha(settings.decades))
+    tasks = [design(settings.dim, settings.samples, settings.factors, seed) for seed in seeds]
+    facts = [_facts(model, task) for task in tasks]
+    predicted = predict(model, tasks[0], diagonal.Incremental())
+    first, last = (float(predicted["stage_time"][i]) for i in (0, -1))
+    clock = np.concatenate([[0.0], np.geomspace(0.5 * first, 1.3 * last, settings.points)])
+    flow = simulate(model, tasks[0], diagonal.Flow(), times=clock, seed=seeds[0])
+    other = diagonal.saddle_path(np.asarray(tasks[0].inputs), np.asarray(tasks[0].targets))
     edges = np.concatenate([[0.0], other["stage_time"].values])
-    rows = np.concatenate([np.zeros((1, settings["dim"])), other["stage_beta"].values])
-    variables: dict[str, Any] = {
+    rows = np.concatenate([np.zeros((1, settings.dim)), other["stage_beta"].values])
+    variables: dict[str, Variable] = {
         "beta": (("time", "coordinate"), flow["beta"].values),
         "loss": (("time",), flow["loss"].values),
-        "predicted_beta": (("time", "coordinate"), _step(foreseen["time"].values, foreseen["beta"].values, clock)),
-        "independent_beta": (("time", "coordinate"), _step(edges, rows, clock)),
-        "stage_time": (("stage",), foreseen["stage_time"].values),
+        "predicted_beta": (("time", "coordinate"), stairs(predicted, clock)["beta"].values),
+        "independent_beta": (("time", "coordinate"), rows[np.searchsorted(edges, clock, side="right") - 1]),
+        "stage_time": (("stage",), predicted["stage_time"].values),
     }
     variables |= {name: (("seed",), [fact[name] for fact in facts]) for name in facts[0]}
-    whole = make_trajectory(
+    return make_trajectory(
         variables, clock, unit="rescaled time, t / log(1/α)", coords={"seed": seeds}, lab="diagonal", model=model,
-        kind="simulated and predicted", status=flow.attrs["status"],
+        kind="simulated and predicted", status=flow.attrs["status"], decades=settings.decades,
     )  # fmt: skip
-    whole.attrs["decades"] = settings["decades"]
-    return whole
 
 
-def _step(edges: np.ndarray, rows: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    return rows[np.searchsorted(edges, clock, side="right") - 1]
-
-
-def _facts(model: LinearDiagonal, task: Supervised, seed: int) -> dict[str, float]:
-    mine = predict(model, task, Incremental(200), seed=seed)
-    other = saddle_path(np.asarray(task.inputs), np.asarray(task.targets), 200)
+def _facts(model: "diagonal.LinearDiagonal", task: "diagonal.Supervised") -> dict[str, float]:
+    """How the two roads differ on one design."""
+    mine = predict(model, task, diagonal.Incremental(200))
+    other = diagonal.saddle_path(np.asarray(task.inputs), np.asarray(task.targets), 200)
     equal = mine.sizes["stage"] == other.sizes["stage"]
     names = ("stage_coordinate", "stage_sign", "support_size")
     same = equal and all((mine[name].values == other[name].values).all() for name in names)
@@ -128,3 +129,26 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=1.0,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> "Figure":
+    """Weights by three roads, and the loss."""
+    return figures.diagonal.linear(trajectory)
+
+
+_PAPER = Settings(dim=40, samples=80, factors=8, decades=1000, points=2001, seeds=20)
+
+LINEAR = Experiment(
+    name="diagonal/linear",
+    title="The linear diagonal network: Algorithm 1 equals the constrained least-squares path",
+    paper=PAPER,
+    sizes={
+        "tiny": Size(4, Settings(dim=8, samples=16, factors=3, decades=100, points=201, seeds=2)),
+        "laptop": Size(30, Settings(dim=20, samples=40, factors=5, decades=300, points=1201, seeds=10)),
+        "gpu": Size(90, _PAPER),
+        "paper": Size(120, _PAPER),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -11,52 +11,63 @@ Claims and their thresholds:
   one layer's heads may stay behind, all of them.)
 - *No strict minimum.* The loss sees heads of a layer through their sum, a flat direction; across two tied layers
   the symmetric path may even end at a saddle. The smallest curvature (Assumption 4.4) is at most 1e-8 of the largest.
-- *Broken symmetry* (an initial exponent for each head): one coordinate a stage, so at most one head's rank grows.
+- *Broken symmetry* (an initial exponent for each head): one coordinate per stage, so at most one head's rank grows.
 - *The flow then agrees* with the predicted coordinate and sign at every stage whose margin exceeds what the
   start can reverse (as in figure-2).
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import xarray as xr
 
+from saddles import diagonal, figures, measures
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context
-from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.diagonal.assumptions import curvature
-from saddles.diagonal.experiments.agreement import FACTS, compare_stages, freedom, log_alpha
-from saddles.diagonal.method import Flow
-from saddles.diagonal.model import DiagonalTransformer
-from saddles.diagonal.risk import risk_of
-from saddles.diagonal.task import TeacherStudent
-from saddles.diagonal.theory import Incremental
-from saddles.figures.diagonal import transformer as figure
-from saddles.measures.activations import stages
+from saddles.core.experiment import Context, Experiment, Size
+from saddles.core.trajectory import Trajectory, Variable, make_trajectory
+from saddles.diagonal.experiments.agreement import FACTS, PAPER, at_scale, compare_stages, freedom, log_alpha
 from saddles.runtime.progress import bar
 
-__all__ = ["claims", "figure", "run"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-PAPER = "boix2023rank"
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of transformer."""
+
+    dim: Annotated[int, "dimension of a token"]
+    samples: Annotated[int, "sequences in the data"]
+    tokens: Annotated[int, "tokens in a sequence"]
+    stages: Annotated[int, "stages that are compared"]
+    decades: Annotated[tuple[int, ...], "initial scales, α = 10^−decades; the last is drawn"]
+    seeds: Annotated[int, "teachers"]
+    layers: Annotated[int, "layers"] = 2
+    heads: Annotated[int, "heads in a layer"] = 2
+    feedforward: Annotated[int, "width of the frozen feed-forward part; 0 leaves it out"] = 0
+    spread: Annotated[float, "difference of the initial exponents of neighbouring heads, which breaks the tie"] = 0.15
+    points: Annotated[int, "instants on a curve"] = 301
 
 
-def run(settings: dict[str, Any], context: Context) -> Trajectory:
+def run(settings: Settings, context: Context) -> Trajectory:
     """Symmetric and broken transformers, predicted and followed."""
-    seeds = context.seeds(settings["seeds"])
-    layers, heads = settings["layers"], settings["heads"]
-    alike = DiagonalTransformer(settings["dim"], layers, heads, settings["feedforward"])
-    exponents = 1 + settings["spread"] * np.arange(layers * heads).reshape(layers, heads)
-    broken = DiagonalTransformer(settings["dim"], layers, heads, settings["feedforward"], exponents)
+    seeds = context.seeds(settings.seeds)
+    layers, heads = settings.layers, settings.heads
+    alike = diagonal.DiagonalTransformer(settings.dim, layers, heads, settings.feedforward)
+    exponents = 1 + settings.spread * np.arange(layers * heads).reshape(layers, heads)
+    broken = diagonal.DiagonalTransformer(settings.dim, layers, heads, settings.feedforward, exponents)
     ties, orders = [], []
     with bar("diagonal/transformer", 2 * len(seeds)) as progress:
         for seed in seeds:
-            task = TeacherStudent(alike, settings["samples"], settings["tokens"], seed)
-            ties.append(context.part(f"tie-{seed}", partial(_tie, alike, task, seed, settings["decades"])))
+            task = diagonal.TeacherStudent(alike, settings.samples, settings.tokens, seed)
+            ties.append(context.part(f"tie-{seed}", partial(_tie, alike, task, seed, settings.decades)))
             progress.advance()
-            task = TeacherStudent(broken, settings["samples"], settings["tokens"], seed)
-            make = partial(_order, broken, task, seed, settings["stages"], settings["decades"])
+            task = diagonal.TeacherStudent(broken, settings.samples, settings.tokens, seed)
+            make = partial(_order, broken, task, seed, settings.stages, settings.decades)
             orders.append(context.part(f"order-{seed}", make))
             progress.advance()
     whole = context.part("curves", partial(_curves, alike, broken, settings, seeds[0]))
@@ -68,18 +79,21 @@ def run(settings: dict[str, Any], context: Context) -> Trajectory:
             ("seed", "decade", "order_stage"), np.stack([order[name].isel(time=0).values for order in orders]),
         )  # fmt: skip
     whole.attrs["heads"] = heads
-    return whole.assign_coords(seed=seeds, decade=settings["decades"])
+    return whole.assign_coords(seed=seeds, decade=list(settings.decades))
 
 
-def _tie(model: DiagonalTransformer, task: TeacherStudent, seed: int, decades: list[int]) -> Trajectory:
-    foreseen = predict(model, task, Incremental(1), seed=seed)
-    tied = foreseen["stage_coordinate"].values
-    flat = curvature(risk_of(model, task), foreseen["stage_beta"].values[0])
+def _tie(
+    model: "diagonal.DiagonalTransformer", task: "diagonal.TeacherStudent", seed: int, decades: Sequence[int]
+) -> Trajectory:
+    """How many coordinates tie at the first stage, how flat the loss is there, and how far apart they rise."""
+    predicted = predict(model, task, diagonal.Incremental(1))
+    tied = predicted["stage_coordinate"].values
+    flat = diagonal.check_assumptions(model, task, predicted, trials=0).about("4.4").checks[0].value
+    end = 1.1 * float(predicted["stage_time"][0])
     apart = []
     for decade in decades:
-        end = 1.1 * float(foreseen["stage_time"][0])
-        seen = stages(simulate(model, task, Flow(log_alpha(decade), until=end), seed=seed))
-        spread = max(_apart(seen, group) for group in _by_layer(model, tied))
+        flow = simulate(at_scale(model, decade), task, diagonal.Flow(until=end), seed=seed)
+        spread = max(_apart(measures.stages(flow), group) for group in _by_layer(model, tied))
         apart.append(spread / (freedom(model, seed) / -log_alpha(decade)))
     rows = {"tie": np.full(len(decades), len(tied)), "apart": np.array(apart), "curvature": np.full(len(decades), flat)}
     return make_trajectory(
@@ -87,7 +101,7 @@ def _tie(model: DiagonalTransformer, task: TeacherStudent, seed: int, decades: l
     )
 
 
-def _by_layer(model: DiagonalTransformer, tied: np.ndarray) -> list[np.ndarray]:
+def _by_layer(model: "diagonal.DiagonalTransformer", tied: np.ndarray) -> list[np.ndarray]:
     layer = tied // (2 * model.dim * model.heads)
     return [tied[layer == one] for one in np.unique(layer)]
 
@@ -101,26 +115,29 @@ def _apart(seen: xr.Dataset, group: np.ndarray) -> float:
     return float(np.ptp(times) / np.mean(times)) if len(times) == len(group) else np.inf
 
 
-def _order(model: DiagonalTransformer, task: TeacherStudent, seed: int, count: int, decades: list[int]) -> Trajectory:
-    found = compare_stages(model, task, seed, count, decades)
-    found["tie"] = ((), float(predict(model, task, Incremental(count), seed=seed)["stage_tie"].max()))
-    return found
+def _order(
+    model: "diagonal.DiagonalTransformer", task: "diagonal.TeacherStudent", seed: int, count: int,
+    decades: Sequence[int],
+) -> Trajectory:  # fmt: skip
+    result = compare_stages(model, task, seed, count, decades)
+    result["tie"] = ((), float(predict(model, task, diagonal.Incremental(count))["stage_tie"].max()))
+    return result
 
 
-def _curves(alike: Any, broken: Any, settings: dict[str, Any], seed: int) -> Trajectory:
-    scale = log_alpha(settings["decades"][-1])
-    variables: dict[str, Any] = {}
-    clock = np.linspace(0.0, 1.0, settings["points"])
+def _curves(
+    alike: "diagonal.DiagonalTransformer", broken: "diagonal.DiagonalTransformer", settings: Settings, seed: int
+) -> Trajectory:
+    variables: dict[str, Variable] = {}
+    clock = np.linspace(0.0, 1.0, settings.points)
     for name, model in (("symmetric", alike), ("broken", broken)):
-        task = TeacherStudent(model, settings["samples"], settings["tokens"], seed)
-        foreseen = predict(model, task, Incremental(settings["stages"] + 1), seed=seed)
-        edges = np.unique(foreseen["stage_time"].values)
-        end = float(edges[-2:].mean())
-        flow = simulate(model, task, Flow(scale), times=clock * end, seed=seed)
+        task = diagonal.TeacherStudent(model, settings.samples, settings.tokens, seed)
+        predicted = predict(model, task, diagonal.Incremental(settings.stages + 1))
+        end = float(np.unique(predicted["stage_time"].values)[-2:].mean())  # between the last two stages
+        flow = simulate(at_scale(model, settings.decades[-1]), task, diagonal.Flow(), times=clock * end, seed=seed)
         variables[f"{name}_beta"] = (("time", "coordinate"), flow["beta"].values)
         variables[f"{name}_loss"] = (("time",), flow["loss"].values)
         variables[f"{name}_end"] = ((), end)
-        variables[f"{name}_stage_time"] = (("stage",), foreseen["stage_time"].values[: settings["stages"]])
+        variables[f"{name}_stage_time"] = (("stage",), predicted["stage_time"].values[: settings.stages])
     return make_trajectory(
         variables, clock, unit="rescaled time over `symmetric_end` or `broken_end`",
         coords={"family": ("coordinate", np.array(alike.families))}, lab="diagonal", model=alike,
@@ -169,3 +186,26 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=1.0,
         ),
     ]
+
+
+def figure(trajectory: Trajectory) -> "Figure":
+    """Weights with a symmetric and with a broken start."""
+    return figures.diagonal.transformer(trajectory)
+
+
+_PAPER = Settings(dim=12, samples=300, tokens=10, stages=10, decades=(30, 170, 1300), seeds=5)
+
+TRANSFORMER = Experiment(
+    name="diagonal/transformer",
+    title="Two layers of two heads: tied by symmetry, one head at a time when it is broken",
+    paper=PAPER,
+    sizes={
+        "tiny": Size(5, Settings(dim=2, samples=30, tokens=3, stages=2, decades=(30,), seeds=1, points=61)),
+        "laptop": Size(50, Settings(dim=4, samples=60, tokens=5, stages=4, decades=(30, 1300), seeds=2)),
+        "gpu": Size(80, _PAPER),
+        "paper": Size(600, _PAPER),
+    },
+    run=run,
+    claims=claims,
+    figure=figure,
+)

@@ -25,29 +25,28 @@ weights, see a hundredth of the images, at a quarter of the resolution, and thei
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import xarray as xr
-from scipy.stats import spearmanr
 
+from saddles import measures
 from saddles.core.claim import Claim, check
 from saddles.core.trajectory import Trajectory
-from saddles.measures.concept_space import exponential_tail, learning_times
-from saddles.measures.loss_curves import turning_points
 
 PAPER = "yang2025concepts"
 LARGE = ("gpu", "paper")
 ALL = ("tiny", "laptop", *LARGE)
 LEVEL = 0.5
+"""Probability above which a concept counts as learned."""
 RISE = 0.05
+"""Smallest rise and fall of the concept MSE that count; the module says why."""
 NEVER = 1e3
 """Ratio of times where the first is not learned at all."""
 TRAINED = ["00", "01", "10"]
 
 
 def unseen(trajectory: xr.Dataset) -> xr.DataArray:
-    """The way of class 11 through concept space: (time, separation, seed, coordinate)."""
+    """The path of class 11 through concept space: (time, separation, seed, coordinate)."""
     return trajectory["output"].sel(point="11", drop=True)
 
 
@@ -60,8 +59,8 @@ def concept_error(trajectory: xr.Dataset, ensemble: bool = True) -> xr.DataArray
 
 def times_learned(trajectory: xr.Dataset) -> xr.DataArray:
     """Steps at which class 11 has each concept for good, infinite where it has not: (separation, seed, coordinate)."""
-    found = learning_times(unseen(trajectory), trajectory["target"], LEVEL, for_good=True)["learned_at"]
-    return found.transpose("separation", "seed", "coordinate").fillna(np.inf)
+    learned = measures.learning_times(unseen(trajectory), trajectory["target"], LEVEL, for_good=True)["learned_at"]
+    return learned.transpose("separation", "seed", "coordinate").fillna(np.inf)
 
 
 def transient_rise(error: xr.DataArray) -> float:
@@ -70,7 +69,7 @@ def transient_rise(error: xr.DataArray) -> float:
     if error.sizes["time"] < 3 or float(error[0]) <= 0:
         return 0.0
     first = float(error[0])
-    parts = turning_points(error, RISE / first)
+    parts = measures.turning_points(error, RISE / first)
     change, kinds = parts["change"].values * first, parts["kind"].values
     rises = [change[k] for k in range(len(kinds) - 1) if kinds[k] == "ascent"]
     return float(max(rises, default=0.0))
@@ -100,6 +99,9 @@ def _ratio(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def _rho(when: xr.DataArray) -> list[float]:
+    """Spearman's ρ of separation and time, one per seed."""
+    from scipy.stats import spearmanr  # half a second to import, and only claims need it
+
     values = when.transpose("separation", "seed").values
     late = np.where(np.isfinite(values), values, np.finfo(float).max)
     if len(late) < 2:
@@ -133,7 +135,7 @@ def memorisation_claims(trajectory: Trajectory, size: str) -> list[Claim]:
 def highest(error: xr.DataArray) -> int:
     """Place of the highest point of the largest transient rise, or of the whole curve where there is none."""
     first = float(error[0])
-    parts = turning_points(error, RISE / first) if first > 0 else None
+    parts = measures.turning_points(error, RISE / first) if first > 0 else None
     if parts is not None:
         kinds, change = parts["kind"].values, parts["change"].values
         rises = [k for k in range(len(kinds) - 1) if kinds[k] == "ascent"]
@@ -145,7 +147,7 @@ def highest(error: xr.DataArray) -> int:
 def slowing_claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Figure 6c, at every separation."""
     judge = partial(check, paper=PAPER, where="Figure 6c", size=size, sizes=LARGE)
-    tail = exponential_tail(unseen(trajectory).mean("seed"), trajectory["target"])
+    tail = measures.exponential_tail(unseen(trajectory).mean("seed"), trajectory["target"])
     scale = float(trajectory["time"][-1])
     return [
         judge("|dC/dt| falls from its top on: rate × length of the run, lower end of the 95 % interval",
@@ -160,7 +162,7 @@ def _learned(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
     last = trajectory.isel(time=-1)
     right = last["accuracy"].sel(point=TRAINED).mean("point")
     fall = last["diffusion"] / trajectory["diffusion"].isel(time=0)
-    judge: Any = partial(check, paper=PAPER, where=where, size=size)
+    judge = partial(check, paper=PAPER, where=where, size=size)
     return [
         judge("The sampler reproduces the trained classes: share of images that are what was asked for",
               values=right, relation=">=", threshold=0.95, sizes=LARGE),

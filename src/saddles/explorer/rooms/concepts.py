@@ -69,7 +69,7 @@ def compute(view: Concepts, draft: bool = False) -> dict[str, xr.Dataset]:
     if view.depth == "1":
         model, theory = concepts.OneLayer(), concepts.OneLayerTheory()
     else:
-        model, theory = concepts.SymmetricTwoLayer.uniform(2, 2, view.top, view.seed), concepts.TwoLayerTheory()
+        model, theory = concepts.SymmetricTwoLayer(top=view.top), concepts.TwoLayerTheory()
     measured = simulate(model, task, concepts.GradientFlow(), times=times, seed=view.seed)
     return {"measured": measured, "predicted": predict(model, task, theory, times=times, seed=view.seed)}
 
@@ -87,7 +87,7 @@ def code(view: Concepts) -> str:
             f"save_every={every}), seed={view.seed}, keep=('jacobian',))\n"
         )
     one = view.depth == "1"
-    model = "concepts.OneLayer()" if one else f"concepts.SymmetricTwoLayer.uniform(2, 2, {view.top!r}, {view.seed})"
+    model = "concepts.OneLayer()" if one else f"concepts.SymmetricTwoLayer(top={view.top!r})"
     theory = "concepts.OneLayerTheory()" if one else "concepts.TwoLayerTheory()"
     return (
         f"{head}task, model = {task}, {model}; "

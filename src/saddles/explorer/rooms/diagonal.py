@@ -1,5 +1,6 @@
 """The room of diagonal networks: one coordinate at a time, the staircase behind the curves."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from saddles.core.status import status_of
 from saddles.explorer import draw
 from saddles.explorer.room import Panel, Room
 from saddles.explorer.view import choice, number, refuse
@@ -67,7 +69,7 @@ def _staircase(model: str, dim: int, samples: int, seed: int) -> xr.Dataset:
     from saddles.diagonal import Incremental
 
     network, task = _pieces(model, dim, samples, seed)
-    return predict(network, task, Incremental(STAGES), seed=seed)
+    return predict(network, task, Incremental(STAGES))
 
 
 def _clock(foreseen: xr.Dataset) -> np.ndarray:
@@ -83,9 +85,10 @@ def compute(view: Diagonal, draft: bool = False) -> dict[str, xr.Dataset]:
 
     network, task = _pieces(*_sizes(view))
     foreseen = _staircase(*_sizes(view))
-    method = Flow(-view.decades * math.log(10), tolerance=DRAFT if draft else TOLERANCE)
+    small = dataclasses.replace(network, log_alpha=-view.decades * math.log(10))
+    method = Flow(tolerance=DRAFT if draft else TOLERANCE)
     return {
-        "measured": simulate(network, task, method, times=_clock(foreseen), seed=view.seed),
+        "measured": simulate(small, task, method, times=_clock(foreseen), seed=view.seed),
         "predicted": foreseen,
     }
 
@@ -97,10 +100,10 @@ def code(view: Diagonal) -> str:
     clock = _clock(_staircase(*_sizes(view)))
     return (
         "import math, numpy; from saddles import diagonal, predict, simulate\n"
-        f"model = diagonal.{name}({view.dim}); "
+        f"model = diagonal.{name}({view.dim}, log_alpha=-{view.decades!r} * math.log(10)); "
         f"task = diagonal.TeacherStudent(model, {view.samples}, tokens={task.tokens}, seed={view.seed})\n"
-        f"predicted, measured = predict(model, task, diagonal.Incremental({STAGES}), seed={view.seed}), "
-        f"simulate(model, task, diagonal.Flow(-{view.decades!r} * math.log(10)), "
+        f"predicted, measured = predict(model, task, diagonal.Incremental({STAGES})), "
+        f"simulate(model, task, diagonal.Flow(), "
         f"times=numpy.linspace(0.0, {float(clock[-1])!r}, {ROWS}), seed={view.seed})\n"
     )
 
@@ -117,12 +120,12 @@ def panels(view: Diagonal, found: dict[str, xr.Dataset]) -> list[Panel]:
 
 def _stairs(foreseen: xr.Dataset, heights: np.ndarray, end: float) -> dict[str, Any]:
     """Lines (curve, instant) that are constant from stage to stage: a point before and one after each jump."""
-    clock = np.append(foreseen["rescaled_time"].values, end)
+    clock = np.append(foreseen["time"].values, end)
     return draw.lines(clock, np.hstack([heights, heights[:, -1:]]), "Algorithm 1", theory=True)
 
 
 def _weights(view: Diagonal, measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
-    clock, beta = measured["rescaled_time"].values, measured["beta"].values
+    clock, beta = measured["time"].values, measured["beta"].values
     order = list(dict.fromkeys(int(i) for i in foreseen["stage_coordinate"].values))
     rest = [i for i in range(beta.shape[1]) if i not in order]
     learned = {int(i) for i in foreseen["stage_coordinate"].values[: view.stage or None]}
@@ -145,7 +148,7 @@ def _low(i: int) -> str:
 
 
 def _loss(measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
-    clock = measured["rescaled_time"].values
+    clock = measured["time"].values
     data = [
         _stairs(foreseen, foreseen["loss"].values[None], clock[-1]),
         draw.line(clock, measured["loss"], "gradient flow", draw.colour(0)),
@@ -162,9 +165,10 @@ def say(view: Diagonal, found: dict[str, xr.Dataset]) -> str:
 
     measured, foreseen = found["measured"], found["predicted"]
     count = foreseen.sizes["stage"]
-    told = "" if measured.attrs["status"] == "finished" else f" The flow {measured.attrs['status']}."
+    status = status_of(measured)
+    told = "" if status.ok else f" The flow {status}."
     if view.stage == 0 or not count:
-        where = np.searchsorted(foreseen["rescaled_time"].values, measured["rescaled_time"].values, side="right") - 1
+        where = np.searchsorted(foreseen["time"].values, measured["time"].values, side="right") - 1
         gap = np.abs(measured["loss"].values - foreseen["loss"].values[where]).mean() / float(foreseen["loss"][0])
         return (
             f"{count} stages are foreseen. At α = 10^−{view.decades:g} the loss curve is {100 * gap:.2g} % of the "

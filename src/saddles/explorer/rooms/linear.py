@@ -77,7 +77,7 @@ def _padded(model: Any, task: Any, seed: int) -> Any:
     """
     from saddles.linear import TwoLayer
 
-    inner, outer = model.start(task.shape, seed)
+    inner, outer = model.start(task, seed)
     more = sum(task.shape) - inner.shape[1]
     if not more:
         return model

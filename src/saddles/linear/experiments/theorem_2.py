@@ -80,7 +80,9 @@ def _both(dim: int, seed: int, spectrum: list[float], clock: np.ndarray) -> Traj
         pace = min(rate, dim**2 / (8 * model.threshold))
         steps = int(np.ceil(clock[-1] * unit / pace))
         stride = max(1, steps // 400)
-        run = simulate(model, task, GradientDescent(pace, steps + stride, stride), seed=seed, keep=("errors",))
+        run = simulate(
+            model, task, GradientDescent(pace, steps + stride, stride), seed=seed, keep=(), skip=("singular_value",)
+        )
         error = run["test_error"].values
         found["test_error"].append(np.interp(clock * unit, run["time"].values, error))
         found["best_error"].append(error.min())

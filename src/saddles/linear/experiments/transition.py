@@ -74,7 +74,9 @@ def _scan(truth: str, dim: int, seed: int, scan: np.ndarray, settings: dict[str,
         threshold = factor * centre
         pace = dim**2 / (settings["c"] * max(threshold, float(np.linalg.norm(task.observed, 2))))
         method = GradientDescent(pace, settings["steps"], settings["steps"])
-        run = simulate(TwoLayer(WIDTH, threshold / WIDTH), task, method, seed=seed, keep=("gram", "errors"))
+        run = simulate(
+            TwoLayer(WIDTH, threshold / WIDTH), task, method, seed=seed, keep=("gram",), skip=("singular_value",)
+        )
         norms = np.linalg.norm(run["gram_in"].values, 2, axis=(1, 2))
         found.append(norms[-1] / norms[0])
     return make_trajectory({"growth": (("time",), found), "scale": ((), centre)}, scan, unit="scan")

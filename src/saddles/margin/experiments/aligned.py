@@ -18,12 +18,11 @@ from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory
 from saddles.figures.margin import aligned as figure
-from saddles.margin.assumptions import check as check_assumptions
-from saddles.margin.assumptions import holds
+from saddles.margin.assumptions import check_assumptions
 from saddles.margin.convex import max_margin
 from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
 from saddles.margin.method import MarginFlow
-from saddles.margin.model import FactoredAttention, aligned_weights, frames
+from saddles.margin.model import FactoredAttention, aligned_frames, aligned_weights
 from saddles.margin.task import Tokens
 from saddles.measures import alignment_defect, direction_error
 from saddles.runtime.progress import bar
@@ -49,7 +48,7 @@ def _instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Datas
     flow = simulate(model, task, MarginFlow(settings["until"]))
     apart = direction_error(flow, closed.solution)
     flow = flow.assign(
-        defect=alignment_defect(flow, *frames(task, seed)), distance=apart["norm"],
+        defect=alignment_defect(flow, *aligned_frames(task, seed)), distance=apart["norm"],
         excess=flow["nuclear_norm"] / flow["margin"].where(flow["margin"] > 0) / closed.objective - 1,
     )  # fmt: skip
     checked = check_assumptions(task)
@@ -59,7 +58,7 @@ def _instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Datas
     numbers = {
         "optimum": closed.objective, "closed_gap": abs(closed.gap),
         "solver_apart": convex.objective / closed.objective - 1,
-        "assumptions": float(all(holds(checked, k) for k in (1, 2, 3, 4))), "worst_defect": float(flow["defect"].max()),
+        "assumptions": float(checked.about(("1", "2", "3", "4")).hold), "worst_defect": float(flow["defect"].max()),
         "entry": (("time", "coordinate"), entries), "goal": (("coordinate",), u_goal(closed.solution, task, seed)),
     }  # fmt: skip
     return piece(values, numbers, grid)
@@ -67,14 +66,14 @@ def _instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Datas
 
 def u_diagonal(flow: Trajectory, task: Any, seed: int) -> np.ndarray:
     """The diagonal of U_KᵀWU_Q / μ over time."""
-    left, right = frames(task, seed)
+    left, right = aligned_frames(task, seed)
     margin = flow["margin"].where(flow["margin"] > 0).values[:, None]
     return np.einsum("da,tde,ea->ta", left, flow["weights"].values, right) / margin
 
 
 def u_goal(solution: np.ndarray, task: Any, seed: int) -> np.ndarray:
     """The diagonal of U_KᵀŴU_Q of the closed form."""
-    left, right = frames(task, seed)
+    left, right = aligned_frames(task, seed)
     return np.einsum("da,de,ea->a", left, solution, right)
 
 

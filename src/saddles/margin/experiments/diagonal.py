@@ -17,7 +17,8 @@ import xarray as xr
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context
-from saddles.core.trajectory import FINISHED, Trajectory
+from saddles.core.status import status_of
+from saddles.core.trajectory import Trajectory
 from saddles.figures.margin import diagonal as figure
 from saddles.margin.certificate import Certified
 from saddles.margin.convex import max_margin
@@ -52,7 +53,7 @@ def instance(settings: dict[str, Any], grid: np.ndarray, seed: int) -> xr.Datase
     values = on_norms(flow, grid, names)
     numbers = {
         "optimum": best.objective, "optimum_gap": best.gap, "dual_slack": dual_slack(task, best),
-        "reached": float(flow.attrs["status"] == FINISHED),
+        "reached": float(status_of(flow).ok),
     }  # fmt: skip
     return piece(values, numbers, grid)
 

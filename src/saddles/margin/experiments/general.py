@@ -26,7 +26,6 @@ from saddles.core.trajectory import Trajectory
 from saddles.figures.margin import general as figure
 from saddles.margin.convex import max_margin
 from saddles.margin.experiments.table import PAPER, gather, norm_grid, on_norms, piece
-from saddles.margin.generate import rescored
 from saddles.margin.method import MarginFlow
 from saddles.margin.model import FactoredAttention, JointAttention
 from saddles.margin.task import Tokens
@@ -76,7 +75,7 @@ def _near_tie(settings: dict[str, Any], seed: int) -> Tokens:
     scores = task.scores.copy()
     second, rows = task.others[:, 0], np.arange(len(scores))
     scores[rows, second] = task.optimal_scores - NEAR * (task.optimal_scores - scores[rows, second])
-    return Tokens(*rescored((task.X, task.z, task.y, task.head), scores))
+    return task.rescored(scores)
 
 
 def arms(settings: dict[str, Any]) -> dict[str, tuple[Callable[..., Tokens], FactoredAttention]]:

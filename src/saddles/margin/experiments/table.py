@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.trajectory import FINISHED, Trajectory, make_trajectory
+from saddles.core.status import FINISHED, Status, status_of
+from saddles.core.trajectory import Trajectory, make_trajectory
 
 UNIT = "log10 of the norm of the weights"
 PAPER = "sheen2024implicit"
@@ -43,7 +44,7 @@ def gather(
     for name, values in rows[0].coords.items():
         if name != "time" and values.dims == (name,):
             coords[str(name)] = values.values
-    broken = sorted({str(row.attrs.get("status", FINISHED)) for row in rows} - {FINISHED})
+    broken = sorted({str(status) for status in map(status_of, rows) if not status.ok})
     notes = {"stopped_runs": "; ".join(broken)} if broken else {}
     return make_trajectory(
         variables, grid, unit=UNIT, coords=coords, lab="margin", kind="simulated", **notes, **provenance
@@ -51,7 +52,7 @@ def gather(
 
 
 def piece(
-    values: dict[str, np.ndarray], numbers: dict[str, Any], grid: np.ndarray, status: str = FINISHED
+    values: dict[str, np.ndarray], numbers: dict[str, Any], grid: np.ndarray, status: Status = FINISHED
 ) -> xr.Dataset:
     """One run on the grid, with numbers that do not depend on it."""
     variables: dict[str, Any] = {name: (("time",), row) for name, row in values.items()}

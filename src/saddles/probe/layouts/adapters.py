@@ -81,6 +81,7 @@ def separate(family: str, q: str, k: str, v: str, o: str) -> Adapter:
 def _separate_heads(
     names: Mapping[str, str], stored: Mapping[str, tuple[int, ...]], number: int, width: int
 ) -> tuple[Mapping[str, Factor], ...]:
+    # Heads of V and O may have another width than those of Q and K: it comes from the output matrix.
     out = _part(stored["O"][1], number, "columns of the output matrix")
     keys = _part(stored["K"][0], width, "rows of the key matrix")
     values = _part(stored["V"][0], out, "rows of the value matrix")
@@ -135,6 +136,7 @@ def _fused_heads(
     first, second = shapes[qkv]
     # Stored as (in, out), the joint side is the second and longer than the model is wide; (out, in) has it first.
     conv1d = second > first and second > max(shapes[o])
+    # Joint rows are those of Q, as many as the output matrix takes in, and then equally many of K and of V.
     joint, inner = (second, shapes[o][0]) if conv1d else (first, shapes[o][1])
     number, width = _heads(block, inner, config, counts)
     keys = _part(joint - inner, 2 * width, "rows beyond the queries in the joint matrix")

@@ -59,6 +59,8 @@ def _conv1d(blocks: list[Attention], shapes: Shapes) -> set[str]:
     turned = factor_names(
         Head(0, 0, factors, block.name, block.family) for block in blocks if block.conv1d for factors in block.heads
     )
+    # The Conv1D of GPT-2 also holds the feed-forward matrices, which no adapter sees: known by their names, in the
+    # same layer.
     around = {block.name.rpartition(".")[0] for block in blocks if block.conv1d}
     ends = ("c_fc.weight", "c_proj.weight", "c_attn.weight", "q_attn.weight")
     return turned | {

@@ -18,6 +18,7 @@ def head_counts(block: str, config: Config, counts: Mapping[str, int]) -> tuple[
         config: parts of it such as vision_config or text_config serve the blocks that have that word in their names.
         counts: module -> number of heads, which modules of a live model carry themselves.
     """
+    # A module that carries its own count knows better than the configuration, which may speak of another tower.
     own = block.rstrip(".")
     near = [number for module, number in counts.items() if module == own or module.startswith(block)]
     width = stated(block, config, _WIDTH_NAMES)

@@ -24,7 +24,7 @@ class Array(Protocol):
     def swapaxes(self, first: int, second: int, /) -> Any: ...
 
 
-AnyArray = TypeVar("AnyArray", bound=Array)
+SomeArray = TypeVar("SomeArray", bound=Array)
 
 PRODUCTS = {"KQ": ("K", "Q"), "VO": ("V", "O")}
 """The two products of a head: W_K W_Qᵀ and W_V W_Oᵀ."""
@@ -48,7 +48,7 @@ class Factor:
     transposed: bool = False
     index: int | None = None
 
-    def cut(self, tensor: AnyArray) -> AnyArray:
+    def cut(self, tensor: SomeArray) -> SomeArray:
         """The d × d_h factor, cut from its tensor (a view where the tensor allows one)."""
         part = tensor if self.index is None else tensor[self.index]
         if self.rows is not None:

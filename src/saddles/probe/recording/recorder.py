@@ -133,16 +133,21 @@ class Recorder:
         return self
 
     def _begin(self) -> None:
+        # All memory is taken now: a process inherits shared blocks only when it starts, and a loop that runs out of
+        # memory should do so before its first step.
         start, *copies = [self._new_buffers() for _ in range(1 + self._pending)]
         self._copier.copy_to(start)
         start.wait()
         self._pool = self._stack.enter_context(torch_pool(spare_cores()))
-        self._queue = self._stack.enter_context(torch_pool(1))  # a single thread, so that rows are made in order
+        # A single thread takes the copies one by one, so that rows are made in order; the pool shares each one's work.
+        self._queue = self._stack.enter_context(torch_pool(1))
         reference = self._resume()
         owed = reference is not None and self.at % self.every == 0 and self.at not in self._rows
-        if owed:  # this step's row was not written yet when training died; the weights are those of that step
+        if owed:
+            # This step's row was not written yet when training died, and the model has the weights of that step.
             copies[0].block.copy_(start.block)
         reference = reference or self._new_reference(start.tensors)
+        # The reference must lie in `start`, whose memory the backend shares.
         for name, tensor in start.tensors.items():
             if reference[name] is not tensor:
                 tensor.copy_(reference[name])
@@ -162,6 +167,7 @@ class Recorder:
         return ThreadBackend(self.layout, reference.tensors, self._modules, self._pool)
 
     def _uses_process(self) -> bool:
+        # Threads serve where the system has no anonymous shared files (all but Linux).
         wanted = self._copier.on_gpu if self._process is None else self._process
         return wanted and hasattr(os, "memfd_create")
 
@@ -171,6 +177,7 @@ class Recorder:
         if journal is None or not journal.exists():
             return None
         if self.at == 0:
+            # A recording without rows was begun and died before the first one: it is begun again.
             if last := max(journal.steps(), default=0):
                 raise SaddlesError(
                     f"{journal.folder} holds a recording up to step {last}, and training starts at step 0. Recordings "
@@ -229,7 +236,8 @@ class Recorder:
         began = time.perf_counter()
         buffers = None
         while buffers is None:
-            self._check_jobs()  # a failed measurement is raised here, also while waiting
+            # A failed measurement is raised here, and not only at the end of training.
+            self._check_jobs()
             with contextlib.suppress(queue.Empty):
                 buffers = self._free.get(timeout=1.0)
         self.waited += time.perf_counter() - began
@@ -244,8 +252,9 @@ class Recorder:
     def _measure(self, step: int, buffers: Buffers) -> None:
         """In the background: one row, to memory and to disk."""
         try:
-            buffers.wait()
+            buffers.wait()  # for the transfer from the GPU; the loop does not
             row = self._backend.measure(buffers)
+            # On disk first: what `result` or a tracker shows is never lost in a crash.
             if self._journal is not None:
                 self._journal.add(step, row)
             with self._lock:
@@ -293,6 +302,7 @@ class Recorder:
         if self._finished:
             return
         self._finished = True
+        # After an error the weights may be in the middle of a step, so only whole steps measured before are kept.
         last = kind is None and self.at > self._began and self.at % self.every
         if not self._measures:
             if last:

@@ -40,6 +40,7 @@ class Place:
 def places_for(tensors: Mapping[str, Tensor]) -> list[Place]:
     """Room for tensors, those of one device side by side."""
     places, at = [], 0
+    # Side by side, so that one transfer per GPU takes them all.
     for name, tensor in sorted(tensors.items(), key=lambda item: str(item[1].device)):
         shape = full_shape(tensor)
         size = tensor.element_size() * math.prod(shape)
@@ -168,6 +169,7 @@ class _Transfer:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             block[self._begin : self._end].copy_(self._block, non_blocking=True)
+        # Blocking events let the waiting thread sleep; others spin, and take a core from the training loop.
         arrived = torch.cuda.Event(blocking=True)
         arrived.record(self._stream)
         return arrived

@@ -95,6 +95,7 @@ def _open_model(model: torch.nn.Module) -> Weights:
 def _open_folder(folder: Path) -> Weights:
     config = _config_in(folder)
     safe = [file for file in sorted(folder.glob("*.safetensors")) if not file.name.startswith("adapter_")]
+    # safetensors win over torch files: a folder often holds both, and nothing in the former can run code.
     indexes = sorted(folder.glob("*.safetensors.index.json")) or (not safe and sorted(folder.glob("*.bin.index.json")))
     if indexes:
         weight_map = _weight_map(indexes[0])
@@ -196,6 +197,7 @@ def _read(homes: Mapping[str, tuple[Path, str]], name: str, rows: slice) -> Tens
                 part = shard.get_tensor(stored) if rows == ALL else shard.get_slice(stored)[rows]
             except SafetensorError as error:
                 raise _broken(file, error) from error
+            # A copy, so that the mapping of the file ends with this block.
             return part.clone()
     whole = _torch_tensors(file)[stored]
     return (whole if rows == ALL else whole[rows]).clone()

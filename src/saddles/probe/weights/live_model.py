@@ -48,8 +48,10 @@ def spectra(model: torch.nn.Module, reference: torch.nn.Module | Mapping[str, Te
     if missing:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise SaddlesError(f"The reference has no {missing[0]}{more}. Compare two states of one model.")
-    together = any(is_sharded(tensor) for tensor in (*now.values(), *start.values()))
-    workers = 1 if together else spare_cores()  # processes must gather in the same order
+    # One thread where processes must gather in the same order, and on a GPU: it has all heads of a layer at once, and
+    # torch fails where several threads are the first to use its linear algebra there.
+    alone = any(is_sharded(tensor) or tensor.device.type != "cpu" for tensor in (*now.values(), *start.values()))
+    workers = 1 if alone else spare_cores()
     return measure(layout, reader(now), reader(start, beside=now), step, workers=workers)
 
 

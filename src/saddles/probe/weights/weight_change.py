@@ -148,6 +148,7 @@ def spectrum_of(change: WeightChange) -> Spectrum:
     squared = gram(change)
     if not squared.energy:
         return Spectrum(np.zeros(min(change.shape)), squared.noise_floor)
+    # Rounding can make the smallest eigenvalues slightly negative.
     eigenvalues = torch.linalg.eigvalsh(squared.matrix).numpy()[::-1]
     return Spectrum(np.sqrt(np.maximum(eigenvalues, 0.0)), squared.noise_floor)
 
@@ -172,6 +173,7 @@ def leading_vectors(squared: Gram, rank: int) -> Tensor:
     """Orthonormal eigenvectors of the `rank` largest eigenvalues, as columns."""
     size = len(squared.matrix)
     if rank * LANCZOS_ONE_IN < size and size > LANCZOS_SIZE:
+        # A fixed start makes the result reproducible; ARPACK would draw one from its own state.
         start = np.random.default_rng(0).normal(size=size)
         _, vectors = sparse.eigsh(squared.matrix.numpy(), k=rank, which="LA", v0=start)
         return torch.from_numpy(np.ascontiguousarray(vectors[:, ::-1]))
@@ -184,6 +186,7 @@ def factors(change: WeightChange, rank: int) -> tuple[Tensor, Tensor]:
     The vectors of one side come from the Gram matrix; the other side is ΔW times them. Whatever rounding did to
     the vectors, the product is then an orthogonal projection of ΔW, and its error is ‖ΔW‖² − ‖LR‖².
     """
+    # The Gram matrix is of the smaller side: right vectors of a tall matrix, left vectors of a wide one.
     vectors = leading_vectors(gram(change), rank)
     right = change.shape[0] >= change.shape[1]
     if right:

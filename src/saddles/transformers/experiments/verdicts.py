@@ -1,4 +1,4 @@
-"""The paper's statements about ranks as claims; a number a seed, the worst layer (and scale) of it.
+"""The paper's statements about ranks as claims; one number per seed, that of the worst layer (and scale).
 
 All are about the stable rank of the change of W_K W_Qᵀ or W_V W_Oᵀ, mean over the heads of a layer. "Early" is the
 first measurement after 2 % of the run: before that, steps of Adam are signs of gradients, whose rank says little.
@@ -11,14 +11,15 @@ Thresholds:
 - *Rise.* ΔKQ ends higher than it was early, in every layer: a ratio of at least 1. ΔVO need not rise in every
   layer, and its curves in the paper do not: in at least half of them.
 - *Gradually.* From early on, no step from one measurement to the next adds more than a quarter of the final value.
-  A measurement covers at most 1/20 of a run, so a rank that came in one jump would show as one.
+  A measurement covers at most 1/20 of a run, so a rank that arrived in one jump would show as one.
 - *Where these two are asserted.* A run at `laptop` is all within what is early in the paper's: ΔKQ first falls, from
   the noise of the first steps to one direction, and ΔVO gains a third of its rank in a few dozen steps. Numbers are
   shown there and asserted from `gpu` on; only the rise of a ViT's ΔVO is asserted at `laptop` too.
 - *Something was learned.* All this means little in a model that learned nothing: the training loss ends at least a
   tenth below that of uniform guesses, log(outputs).
 - *Scale.* With three scales, ρ = 1/2 is one exchange of neighbours. The mean over heads and layers of Spearman's ρ
-  between scale and final rank must be at least that for ΔKQ in every seed. ΔVO is not spoken of: any positive mean.
+  between scale and final rank must be at least that for ΔKQ in every seed. The paper does not speak of ΔVO: any
+  positive mean.
 """
 
 from collections.abc import Sequence
@@ -26,13 +27,13 @@ from functools import partial
 
 import numpy as np
 import xarray as xr
-from scipy.stats import rankdata
 
 from saddles.core.claim import Claim, check
 from saddles.core.trajectory import Trajectory
+from saddles.transformers.experiments.runs import PAPER
 
-PAPER = "boix2023rank"
 EARLY = 0.02
+"""Share of a run after which ranks say something; the module says why."""
 LARGE = ("gpu", "paper")
 """Sizes with thousands of steps."""
 
@@ -52,9 +53,10 @@ def growth(trajectory: xr.Dataset, product: str) -> dict[str, xr.DataArray]:
 def growth_claims(
     trajectory: Trajectory, size: str, where: str, rises: Sequence[str] = ("laptop", *LARGE)
 ) -> list[Claim]:
-    """What is claimed of one model on one data set.
+    """The claims about one model on one data set.
 
     Args:
+        where: figures of the paper.
         rises: sizes at which ΔVO is asserted to rise.
     """
     key, value = (growth(trajectory, product) for product in ("KQ", "VO"))
@@ -86,7 +88,7 @@ def learned(trajectory: Trajectory, size: str, where: str) -> Claim:
 
 
 def scale_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
-    """What is claimed of one model at several scales of the initialisation."""
+    """The claims about one model at several scales of the initialisation."""
     judge = partial(check, paper=PAPER, where=where, size=size)
     end = trajectory["stable_rank"].isel(time=-1)
     low = growth(trajectory, "KQ")["low"]
@@ -105,7 +107,9 @@ def scale_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
 
 
 def spearman(ranks: xr.DataArray) -> np.ndarray:
-    """ρ between scale and rank for each head, then the mean over heads and layers: one number a seed."""
+    """ρ between scale and rank for each head, then the mean over heads and layers: one number per seed."""
+    from scipy.stats import rankdata  # half a second to import, and only claims need it
+
     ordered = ranks.sortby("scale").transpose("scale", "seed", "layer", "head").values.astype(float)
     count = len(ordered)
     if count < 2:

@@ -1,0 +1,160 @@
+"""What the experiments share: settings, a run for every scale and seed, and all of them as one small trajectory.
+
+Along `time`: ranks, norm and noise floor of the change of every head (time, scale, seed, layer, head, product), losses,
+accuracy and learning rate (time, scale, seed). Whole spectra are kept of the first seed and at no more than 24 steps,
+spaced geometrically, along `instant`. Everything is float32: the probe's numbers are better than that, and files small.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import xarray as xr
+
+from saddles import figures, training, transformers
+from saddles.core.experiment import Context, Drawing
+from saddles.core.status import Status, status_of
+from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.runtime.packages import need_package
+
+PAPER = "boix2023rank"
+RANKS = ("stable_rank", "effective_rank", "energy_rank_90", "energy_rank_99", "frobenius_norm", "noise_floor")
+CURVES = ("train_loss", "test_loss", "test_accuracy", "rate")
+SPECTRA = ("singular_value", "initial_singular_value")
+INSTANTS = 24
+"""Most steps at which whole spectra are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Settings of every training run here."""
+
+    source: Annotated[str, "data set, folder or file to train on; hf:NAME downloads it, made is synthetic"]
+    epochs: Annotated[float, "passes through the training data"]
+    batch: Annotated[int, "samples per step"]
+    rate: Annotated[float, "highest learning rate"]
+    warm_up: Annotated[float, "epochs of linear growth of the learning rate"]
+    every: Annotated[int, "steps from one measurement of the heads to the next"]
+    tests: Annotated[int, "measurements from one test to the next"] = 1
+    accumulate: Annotated[int, "parts that a batch is split into, to save memory"] = 1
+    seeds: Annotated[int, "independent runs behind each claim"] = 1
+    store: Annotated[float, "seconds from one checkpoint to the next"] = 60.0
+
+    def recipe(self, optimiser: str, decay: str, steps_per_epoch: int) -> "transformers.Recipe":
+        """The recipe, with epochs as steps."""
+        steps = max(1, math.ceil(self.epochs * steps_per_epoch))
+        warm_up = min(steps, round(self.warm_up * steps_per_epoch))
+        return transformers.Recipe(optimiser, self.rate, steps, warm_up, decay, self.accumulate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Settings of a vision transformer."""
+
+    patch: Annotated[int, "pixels along the side of a patch"]
+    width: Annotated[int, "width of the embedding"]
+    layers: Annotated[int, "number of blocks"]
+    heads: Annotated[int, "heads per block"]
+    head_width: Annotated[int, "width of a head"]
+    hidden: Annotated[int, "width of the feed-forward part"]
+
+    def shape(self, side: int, channels: int, classes: int) -> "transformers.ViTShape":
+        """The model's shape for these images."""
+        return transformers.ViTShape(
+            side, self.patch, channels, self.width, self.layers, self.heads, self.head_width, self.hidden, classes
+        )
+
+
+PAPER_VIT = {"patch": 4, "width": 512, "layers": 6, "heads": 8, "head_width": 128, "hidden": 512}
+SMALL_VIT = {"patch": 8, "width": 128, "layers": 4, "heads": 4, "head_width": 32, "hidden": 128}
+TINY_VIT = {"patch": 4, "width": 24, "layers": 2, "heads": 2, "head_width": 8, "hidden": 24}
+
+
+Prepare = Callable[[float, int], "transformers.Setup"]
+"""(scale of the initialisation, seed) -> what is trained, on the device of this process."""
+
+
+def train_all(
+    name: str, settings: Training, context: Context, prepare: Prepare, scales: tuple[float, ...] = (1.0,)
+) -> Trajectory:
+    """Train once for every scale and seed."""
+    began = time.perf_counter()
+    grid = {"scale": scales, "seed": context.seeds(settings.seeds)}
+
+    def train(scale: float, seed: int, folder: Path | None, title: str) -> Trajectory:
+        return _train(settings, prepare(scale, seed), folder, title)
+
+    runs = training.run_grid(name, grid, context, train)
+    if training.processes.rank():
+        return xr.Dataset()
+    whole = _together(runs, grid)
+    whole.attrs["wall_time_s"] = time.perf_counter() - began
+    return whole
+
+
+def need_torch() -> None:
+    """Refuse to start where torch or transformers is missing."""
+    need_package("torch", "probe")
+    need_package("transformers", "probe")
+
+
+def _train(settings: Training, setup: "transformers.Setup", folder: Path | None, title: str) -> Trajectory:
+    every = min(settings.every, setup.recipe.steps)
+    tree = transformers.train(
+        setup.model,
+        setup.feed,
+        setup.recipe,
+        every=every,
+        evaluate_every=every * settings.tests,
+        folder=folder,
+        store_every=settings.store,
+        title=title,
+    )
+    if training.processes.rank():
+        return xr.Dataset()
+    heads = tree["heads"].to_dataset()
+    heads.attrs |= {"outputs": setup.outputs, "steps_per_epoch": setup.feed.steps, "recipe": repr(setup.recipe)}
+    return thinned(heads)
+
+
+def thinned(heads: xr.Dataset) -> xr.Dataset:
+    """Ranks at every measurement, spectra at a few, in single precision."""
+    steps = heads["step"].values
+    ideal = np.geomspace(steps[0], steps[-1], INSTANTS)
+    # A little less than ideal, so that rounding in geomspace does not skip the measurement that is meant.
+    places = np.unique(np.searchsorted(steps, ideal * (1 - 1e-9)))
+    spectra = heads["singular_value"].isel(time=places).drop_vars(["time", "step", "epoch"]).rename(time="instant")
+    kept = heads[[*RANKS, *CURVES, "initial_stable_rank", "initial_singular_value"]]
+    kept = kept.assign(singular_value=spectra.assign_coords(instant=steps[places]))
+    return kept.map(lambda variable: variable.astype(np.float32), keep_attrs=True).assign_attrs(heads.attrs)
+
+
+def _together(runs: list[Trajectory], grid: Mapping[str, Sequence[float]]) -> Trajectory:
+    """One trajectory from all runs; those that stopped early are NaN from there on."""
+    first = runs[0]
+    whole = training.stack_runs([run.drop_vars(["step", "epoch"]) for run in runs], grid)
+    whole = whole.assign({name: whole[name].isel(seed=0, drop=True) for name in SPECTRA})
+    whole = whole.transpose("time", "instant", ..., missing_dims="ignore")
+    times = whole["time"].values
+    coords = {name: whole[name] for name in ("layer", "head", "product", "attention", "rotary", *grid, "instant")}
+    coords |= {"step": ("time", times.astype(int)), "epoch": ("time", times / first.attrs["steps_per_epoch"])}
+    return make_trajectory(
+        {str(name): (tuple(map(str, variable.dims)), variable.values) for name, variable in whole.items()},
+        times,
+        unit="step",
+        coords=coords,
+        status=Status.all_of(map(status_of, runs)),
+        lab="transformers",
+        kind="recorded",
+        outputs=first.attrs["outputs"],
+        method=first.attrs["recipe"],
+    )
+
+
+def growth_figure(trajectory: Trajectory) -> Drawing:
+    """Ranks by layer, spectra, loss and accuracy."""
+    return figures.transformers.growth(trajectory)
