@@ -16,13 +16,13 @@ factored   K' = GQ, Q' = GᵀK, G = Σ p_k d_k z_kᵀ:  J = H⊗I + U P Uᵀ wit
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
+from saddles.margin.certificate import Multipliers, Weights
 from saddles.margin.task import Tokens
-from saddles.solvers.log_scale import LogScale
+from saddles.solvers.log_scale import LogScale, Vector
 from saddles.solvers.multistep import Solve, StiffFlow
 
 # Score lost to tokens that are not optimal, above which e^lost − 1 is formed as such. Below it log(e^lost − 1) is
@@ -58,7 +58,7 @@ class Coefficients:
         """γ_ik − γ_il at (i, l, k)."""
         return self.scores[:, None, :] - self.scores[:, :, None]
 
-    def _pairs(self, margins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    def _pairs(self, margins: Multipliers) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
         """T_ilk = e^{−γ_i·σ_i} σ_il σ_ik (γ_ik − γ_il)/n without its common size, σ, γ·σ, and the log of that size.
 
         c_il = Σ_k T_ilk: every difference of scores is formed before anything can cancel, so that a sequence
@@ -78,14 +78,14 @@ class Coefficients:
         top = float(sizes[self.differences != 0].max())
         return np.exp(np.minimum(sizes - top, 0.0)) * self.differences / n, share, mean, top
 
-    def direction(self, margins: np.ndarray) -> tuple[np.ndarray, float]:
-        """P = c/|c|, shape (constraint,), and log|c|; margins of shape (constraint,)."""
+    def direction(self, margins: Multipliers) -> tuple[Multipliers, float]:
+        """The direction p = c/|c|, and log|c|."""
         pairs, _, _, top = self._pairs(margins)
         c = pairs[:, 1:].sum(axis=2).ravel()
         size = float(np.linalg.norm(c))
         return c / size, top + float(np.log(size))
 
-    def jacobian(self, margins: np.ndarray) -> np.ndarray:
+    def jacobian(self, margins: Multipliers) -> np.ndarray:
         """∂p/∂m, shape (constraint, constraint): a block for each sequence and one rank more."""
         pairs, share, mean, _ = self._pairs(margins)
         n, others = self.gaps.shape
@@ -103,7 +103,7 @@ class Coefficients:
         matrix[np.arange(n), :, np.arange(n), :] += blocks
         return matrix.reshape(n * others, n * others)
 
-    def loss(self, margins: np.ndarray) -> tuple[float, float]:
+    def loss(self, margins: Multipliers) -> tuple[float, float]:
         """The loss, and log(L − L*) (exact where the difference underflows)."""
         # γ·σ = γ_opt − lost, so that L − L* = mean e^{−γ_opt} (e^{lost} − 1). Once lost underflows, log lost is the sum
         # of the logarithms of numerator and denominator, each with its largest term taken out.
@@ -133,36 +133,32 @@ class AttentionFlow(StiffFlow, ABC):
         return Coefficients(np.concatenate([self.task.optimal_scores[:, None], self.task.other_scores], axis=1))
 
     @abstractmethod
-    def weights(self, state: np.ndarray) -> np.ndarray:
+    def weights(self, state: Vector) -> Weights:
         """W, or the β of a diagonal layer."""
 
     @abstractmethod
-    def accumulated(self, state: np.ndarray) -> np.ndarray:
-        """φ, shape (constraint,)."""
+    def accumulated(self, state: Vector) -> Multipliers:
+        """φ."""
 
     @abstractmethod
-    def margins(self, state: np.ndarray) -> np.ndarray:
-        """Shape (constraint,)."""
+    def margins(self, state: Vector) -> Multipliers:
+        """(x_i,opt − x_il)ᵀ W z_i."""
 
     @abstractmethod
-    def respond(self, state: np.ndarray, c: float) -> Solve:
+    def respond(self, state: Vector, c: float) -> Solve:
         """(I − cJ)⁻¹."""
 
-    def factors(self, state: np.ndarray) -> dict[str, np.ndarray]:
+    def factors(self, state: Vector) -> dict[str, np.ndarray]:
         """The matrices whose product W is, by name; none by default."""
         return {}
 
-    def log_rate(self, state: np.ndarray) -> float:
+    def log_rate(self, state: Vector) -> float:
         """log|c|: one unit of this clock is 1/|c| units of gradient time."""
         return self.coefficients.direction(self.margins(state))[1]
 
-    def field(self, state: np.ndarray) -> np.ndarray:
+    def field(self, state: Vector) -> Vector:
         """φ' = 2p."""
         return 2 * self.coefficients.direction(self.margins(state))[0]
-
-    def size(self, state: np.ndarray) -> Any:
-        """What an error is measured against."""
-        return np.abs(state).max()
 
     def _solver(self, jacobian: np.ndarray, c: float) -> Solve:
         matrix = -c * jacobian
@@ -177,18 +173,18 @@ class DiagonalFlow(AttentionFlow):
 
     coordinates: LogScale
 
-    def weights(self, state: np.ndarray) -> np.ndarray:
+    def weights(self, state: Vector) -> Weights:
         """β."""
         return self.coordinates.beta(0.5 * state @ self.task.diagonal)
 
-    def margins(self, state: np.ndarray) -> np.ndarray:
+    def margins(self, state: Vector) -> Multipliers:
         return self.task.diagonal @ self.weights(state)
 
-    def accumulated(self, state: np.ndarray) -> np.ndarray:
+    def accumulated(self, state: Vector) -> Multipliers:
         """φ."""
         return state
 
-    def respond(self, state: np.ndarray, c: float) -> Solve:
+    def respond(self, state: Vector, c: float) -> Solve:
         """(I − cJ)⁻¹."""
         b = self.task.diagonal
         shift = 0.5 * state @ b
@@ -205,18 +201,18 @@ class JointFlow(AttentionFlow):
         """Inner products of the constraints."""
         return (self.task.left @ self.task.left.T) * (self.task.right @ self.task.right.T)
 
-    def weights(self, state: np.ndarray) -> np.ndarray:
+    def weights(self, state: Vector) -> Weights:
         """W."""
         return 0.5 * (self.task.left * state[:, None]).T @ self.task.right
 
-    def margins(self, state: np.ndarray) -> np.ndarray:
+    def margins(self, state: Vector) -> Multipliers:
         return 0.5 * self.gram @ state
 
-    def accumulated(self, state: np.ndarray) -> np.ndarray:
+    def accumulated(self, state: Vector) -> Multipliers:
         """φ."""
         return state
 
-    def respond(self, state: np.ndarray, c: float) -> Solve:
+    def respond(self, state: Vector, c: float) -> Solve:
         """(I − cJ)⁻¹."""
         return self._solver(self.coefficients.jacobian(self.margins(state)) @ self.gram, c)
 
@@ -227,17 +223,17 @@ class FactoredFlow(AttentionFlow):
 
     rank: int
 
-    def split(self, state: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def split(self, state: Vector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """K, Q and φ."""
         dim = self.task.shape[2]
         both = state[: 2 * dim * self.rank].reshape(2, dim, self.rank)
         return both[0], both[1], state[2 * dim * self.rank :]
 
-    def factors(self, state: np.ndarray) -> dict[str, np.ndarray]:
+    def factors(self, state: Vector) -> dict[str, np.ndarray]:
         key, query, _ = self.split(state)
         return {"key": key, "query": query}
 
-    def weights(self, state: np.ndarray) -> np.ndarray:
+    def weights(self, state: Vector) -> Weights:
         """W = KQᵀ."""
         key, query, _ = self.split(state)
         return key @ query.T
@@ -246,16 +242,16 @@ class FactoredFlow(AttentionFlow):
         """Kᵀd_k and Qᵀz_k, both (constraint, rank)."""
         return self.task.left @ key, np.repeat(self.task.z @ query, self.task.shape[1] - 1, axis=0)
 
-    def margins(self, state: np.ndarray) -> np.ndarray:
+    def margins(self, state: Vector) -> Multipliers:
         key, query, _ = self.split(state)
         keys, queries = self._seen(key, query)
         return (keys * queries).sum(axis=1)
 
-    def accumulated(self, state: np.ndarray) -> np.ndarray:
+    def accumulated(self, state: Vector) -> Multipliers:
         """φ."""
         return self.split(state)[2]
 
-    def size(self, state: np.ndarray) -> Any:
+    def size(self, state: Vector) -> Vector:
         # K and Q start small and must be resolved there; φ is only read out, starts at 0 and needs no relative error
         # below 1.
         edge = 2 * self.task.shape[2] * self.rank
@@ -263,13 +259,13 @@ class FactoredFlow(AttentionFlow):
         sizes[:edge], sizes[edge:] = np.abs(state[:edge]).max(), max(1.0, np.abs(state[edge:]).max())
         return sizes
 
-    def field(self, state: np.ndarray) -> np.ndarray:
+    def field(self, state: Vector) -> Vector:
         key, query, _ = self.split(state)
         p = self.coefficients.direction(self.margins(state))[0]
         push = (self.task.left * p[:, None]).T @ self.task.right
         return np.concatenate([(push @ query).ravel(), (push.T @ key).ravel(), 2 * p])
 
-    def respond(self, state: np.ndarray, c: float) -> Solve:
+    def respond(self, state: Vector, c: float) -> Solve:
         """Woodbury: (A − cUPUᵀ)⁻¹ with A = I − cH acting on the rows, U_k = (d_k (Qᵀz_k)ᵀ, z_k (Kᵀd_k)ᵀ)."""
         key, query, _ = self.split(state)
         left, right = self.task.left, self.task.right
@@ -289,7 +285,7 @@ class FactoredFlow(AttentionFlow):
         small[np.diag_indices(len(small))] += 1.0
         factors = lu_factor(small, check_finite=False)
 
-        def solve(residual: np.ndarray) -> np.ndarray:
+        def solve(residual: Vector) -> Vector:
             r_key, r_query, r_sum = self.split(residual)
             first = inverse @ np.concatenate([r_key, r_query])
             moved = (left @ first[:dim] * queries).sum(axis=1) + (right @ first[dim:] * keys).sum(axis=1)
