@@ -50,7 +50,7 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
                 found |= (
                     {f"{name}, {label}: last, highest, lowest": [left[-1], left.max(), left.min()]} if left.size else {}
                 )
-        judged = find(experiment).load().claims(run, size)
+        judged = find(experiment).claims(run, size)
         holds = sum(claim.verdict == "holds" for claim in judged)
         return (
             found | {claim.claim: claim.value for claim in judged} | {"claims that hold": holds, "claims": len(judged)}
@@ -154,7 +154,7 @@ def judged() -> dict[str, Any]:
             "machine": run.attrs.get("machine", run.attrs.get("device", "")),
             "wall_time_s": run.attrs["wall_time_s"],
         }
-        claims = [asdict(one) for one in row.load().claims(run, size)]
+        claims = [asdict(one) for one in row.claims(run, size)]
         for one in claims:
             one |= {key: _rounded(one[key]) for key in ("value", "spread")}
         records[f"{experiment}@{name}"] = facts | {"claims": claims}

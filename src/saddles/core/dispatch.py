@@ -5,7 +5,6 @@ arguments are checked, those without a meaning are refused, and lists of seeds o
 """
 
 import dataclasses
-import importlib
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
@@ -80,21 +79,12 @@ def predict(
 def _verb(thing: object, protocol: type, name: str, kind: str) -> str:
     if isinstance(thing, type):
         raise SaddlesError(f"The {kind} must be an object, not a class: write {thing.__name__}(...).")
-    if not isinstance(thing, protocol) and not _legacy(thing, name):
+    if not isinstance(thing, protocol):
         raise SaddlesError(
             f"The {kind} must have a method `{name}`; {type(thing).__name__} has none. "
             "See saddles.protocols, or use one of a lab, such as saddles.linear."
         )
     return name
-
-
-def _legacy(thing: object, name: str) -> Any:
-    """The lab's module beside a class that has not been converted yet."""
-    package = type(thing).__module__.rpartition(".")[0]
-    try:
-        return getattr(importlib.import_module(f"{package}.{'simulate' if name == 'simulate' else 'theory'}"), name)
-    except (ImportError, AttributeError, ValueError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -112,15 +102,11 @@ class _Call:
         return self.model if self.model_first else self.other
 
     def __call__(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        if not hasattr(self.asked, name):
-            return _legacy(self.asked, name)(self.model, self.task, self.other, **arguments)
         rest = (self.task, self.other) if self.model_first else (self.model, self.task)
         return getattr(self.asked, name)(*rest, **arguments)
 
     def fitting(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the arguments that the method called `name` takes."""
-        if not hasattr(self.asked, name):
-            return dict(arguments)
         parameters = inspect.signature(getattr(self.asked, name)).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return dict(arguments)

@@ -94,17 +94,6 @@ class Context:
         return [int(s) for s in np.random.SeedSequence(self.seed).generate_state(count)]
 
 
-@dataclass(frozen=True)
-class _Late:
-    """A function of a module that is named by text; for experiments that have not been converted yet."""
-
-    module: str
-    name: str
-
-    def __call__(self, *words: Any) -> Any:
-        return getattr(importlib.import_module(self.module), self.name)(*words)
-
-
 @dataclass(frozen=True, eq=False)
 class Experiment(Generic[S]):
     """An experiment; the module's docstring shows one.
@@ -127,25 +116,14 @@ class Experiment(Generic[S]):
     name: str
     title: str
     paper: str
-    module: str = ""
-    sizes: Mapping[str, Size[S]] = field(default_factory=dict)
+    sizes: Mapping[str, Size[S]]
+    run: Callable[[S, Context], Trajectory]
+    claims: Callable[[Trajectory, str], list[Claim]]
+    figure: Callable[[Trajectory], Drawing]
     default: str = "laptop"
     needs: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
-    run: Callable[[S, Context], Trajectory] = None  # type: ignore[assignment]
-    claims: Callable[[Trajectory, str], list[Claim]] = None  # type: ignore[assignment]
-    figure: Callable[[Trajectory], Drawing] = None  # type: ignore[assignment]
     run_many: Callable[[list[S], list[Context]], list[Trajectory]] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.module:
-            return
-        for name in ("run", "claims", "figure", *(["run_many"] if self.together else [])):
-            object.__setattr__(self, name, _Late(self.module, name))
-
-    def load(self) -> "Experiment[S]":
-        """Itself; for code that has not been converted yet."""
-        return self
 
     @property
     def lab(self) -> str:

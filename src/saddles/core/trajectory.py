@@ -22,9 +22,6 @@ SCHEMA = 1
 Trajectory = xr.Dataset
 """What `simulate` and `predict` return."""
 
-FINISHED, DIVERGED = "finished", "diverged"
-"""Texts of statuses, for code that does not use `saddles.core.status` yet."""
-
 Variable = ArrayLike | tuple[Sequence[str], ArrayLike]
 """Values along `time`, or (dimension names, values)."""
 

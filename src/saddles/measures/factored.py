@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
+
+from saddles.protocols import ArrayLike
 
 ROUNDING = float(np.sqrt(1 / (8 * np.log(2))))
 """Root mean square of the rounding error over that of the numbers, in units of the unit roundoff,
@@ -123,7 +124,7 @@ def frobenius(matrix: Tensor) -> Any:
     return _namespace(matrix).linalg.norm(matrix, None, (-2, -1))
 
 
-def rank_measures(singular_values: npt.ArrayLike) -> dict[str, np.ndarray]:
+def rank_measures(singular_values: ArrayLike) -> dict[str, np.ndarray]:
     """What is reported of a spectrum (…, index): ranks and the Frobenius norm; all ranks of zero are 0.
 
     - stable_rank: Σσ² / σ₁².
