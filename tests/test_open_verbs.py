@@ -21,11 +21,11 @@ simulate, predict = inspect.unwrap(saddles.simulate), inspect.unwrap(saddles.pre
 class Decay:
     """A model in a few lines: x' = −rate x from a drawn start."""
 
-    rate: float = field(default=1.0, metadata=saddles.AXIS)
+    rate: float | list[float] = field(default=1.0, metadata=saddles.AXIS)
 
     def simulate(self, task, method, *, times, seed, **options):
         start = np.random.default_rng(seed).normal()
-        return saddles.trajectory({"x": start * np.exp(-self.rate * times)}, times, model=self, seed=seed)
+        return saddles.trajectory({"x": start * np.exp(-np.multiply(self.rate, times))}, times, model=self, seed=seed)
 
 
 class Forever:
@@ -156,7 +156,7 @@ def test_several_runs_share_the_longest_horizon_and_run_once():
         def horizon(self, task, method, *, seed):
             return np.linspace(0, seed + 1.0, 3), Status(Ending.CONVERGED)
 
-        def simulate(self, task, method, *, seed, times=None):
+        def simulate(self, task, method, *, seed, times):
             calls.append(seed)
             return saddles.trajectory({"x": times}, times)
 

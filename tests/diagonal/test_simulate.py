@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -283,7 +284,10 @@ def test_bad_input_is_refused(make, words):
 
 
 def test_the_old_place_of_the_scale_works_with_a_warning():
-    for new, old in ((Flow(until=2.0), {"until": 2.0}), (Descent(0.1, 50), {"rate": 0.1, "steps": 50})):
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (Flow(until=2.0), {"until": 2.0}), (Descent(0.1, 50), {"rate": 0.1, "steps": 50}),
+    ]  # fmt: skip
+    for new, old in cases:
         with pytest.warns(DeprecationWarning, match="field of the model"):
             method = type(new)(**old, log_alpha=-5.0)
         xr.testing.assert_equal(simulate(LinearDiagonal(2), EYE, method), simulate(TWO, EYE, new))
@@ -294,7 +298,11 @@ def test_the_old_place_of_the_scale_works_with_a_warning():
 class Tanh(Network):
     """A network of the user's own."""
 
-    coordinates, log_alpha = 2, -30.0
+    log_alpha = -30.0
+
+    @property
+    def coordinates(self) -> int:
+        return 2
 
     def output(self, beta, inputs):
         return jnp.tanh(inputs @ beta)

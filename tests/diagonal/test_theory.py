@@ -53,7 +53,10 @@ def test_decoupled_coordinates_by_hand():
 @pytest.mark.parametrize("seed", range(4))
 def test_linear_network_equals_constrained_least_squares(seed):
     task = _correlated(seed)
-    mine, other = predict(LinearDiagonal(8), task, Incremental()), saddle_path(task.inputs, task.targets)
+    mine, other = (
+        predict(LinearDiagonal(8), task, Incremental()),
+        saddle_path(np.asarray(task.inputs), np.asarray(task.targets)),
+    )
     for name in ("stage_coordinate", "stage_sign", "support_size"):
         assert mine[name].values.tolist() == other[name].values.tolist()
     np.testing.assert_allclose(mine["stage_time"], other["stage_time"], rtol=1e-6)

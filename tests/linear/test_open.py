@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def test_a_model_of_ones_own_with_the_labs_task_and_theories():
 
 
 def test_arguments_without_a_meaning_are_refused():
-    for words in ({"seed": 3}, {"keep": ("matrix",)}, {"device": "cpu"}, {"precision": "float32"}):
+    cases: list[dict[str, Any]] = [{"seed": 3}, {"keep": ("matrix",)}, {"device": "cpu"}, {"precision": "float32"}]
+    for words in cases:
         with pytest.raises(SaddlesError, match=r"has no (meaning|effect)"):
             saddles.simulate(Ones(0.3), TASK, GradientDescent(0.5, 2), **words)
 

@@ -1,5 +1,8 @@
 """A small experiment of a user's own, in a module of its own."""
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -7,24 +10,22 @@ from saddles.core.claim import check
 from saddles.core.experiment import Experiment, Size
 from saddles.core.trajectory import make_trajectory
 
-ROW = Experiment(
-    "toy/decay",
-    "Exponential decay",
-    "nobody",
-    "toy_experiment",
-    {
-        "tiny": Size(1, {"rate": 1.0, "points": 4, "name": "plain", "levels": [1.0, 2.0], "fast": True}),
-        "laptop": Size(1, {"rate": 1.0, "points": 9, "name": "plain", "levels": [1.0, 2.0], "fast": True}),
-    },
-    default="tiny",
-)
+
+@dataclass(frozen=True)
+class Settings:
+    points: Annotated[int, "instants"]
+    rate: Annotated[float, "of the decay"] = 1.0
+    name: Annotated[str, "a word"] = "plain"
+    levels: Annotated[tuple[float, ...], "numbers"] = (1.0, 2.0)
+    fast: Annotated[bool, "a switch"] = True
+
 
 calls: list[str] = []
 trouble: list[BaseException] = []
 
 
 def run(settings, context):
-    times = np.linspace(0, 1, settings["points"])
+    times = np.linspace(0, 1, settings.points)
     pieces = []
     for seed in context.seeds(3):
         if len(pieces) == 2 and trouble:
@@ -32,7 +33,7 @@ def run(settings, context):
 
         def make(seed=seed):
             calls.append(str(seed))
-            return make_trajectory({"value": (("time",), np.exp(-settings["rate"] * times) * seed)}, times, unit="t")
+            return make_trajectory({"value": (("time",), np.exp(-settings.rate * times) * seed)}, times, unit="t")
 
         pieces.append(context.part(f"seed-{seed}", make)["value"].values)
     return make_trajectory({"value": (("time", "seed"), np.stack(pieces, axis=1))}, times, unit="t")
@@ -48,3 +49,15 @@ def figure(trajectory):
     drawing = Figure()
     drawing.subplots().plot(trajectory["time"], trajectory["value"])
     return drawing
+
+
+ROW = Experiment(
+    "toy/decay",
+    "Exponential decay",
+    "nobody",
+    sizes={"tiny": Size(1, Settings(4)), "laptop": Size(1, Settings(9))},
+    run=run,
+    claims=claims,
+    figure=figure,
+    default="tiny",
+)

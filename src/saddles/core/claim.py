@@ -87,7 +87,8 @@ def write_claims(claims: Sequence[Claim], file: Path) -> None:
 def read_claims(file: Path) -> list[Claim]:
     """Read `claims.json` back."""
     rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
-    return [Claim(**{key: float("nan") if value is None else value for key, value in row.items()}) for row in rows]
+    empty: Any = float("nan")  # JSON has no such number: stored as null
+    return [Claim(**{key: empty if value is None else value for key, value in row.items()}) for row in rows]
 
 
 def _finite(row: dict[str, object]) -> dict[str, object]:

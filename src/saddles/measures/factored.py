@@ -172,7 +172,7 @@ def matrix_floor(now: Tensor, start: Tensor) -> Any:
     return noise * (rows**0.5 + columns**0.5)
 
 
-def _noise(stored: Tensor, size: T) -> T:
+def _noise(stored: Tensor, size: Any) -> Any:  # a number per matrix, of NumPy or torch
     """Root mean square of rounding errors, given the Frobenius norm."""
     rows, columns = stored.shape[-2:]
     unit = float(_namespace(stored).finfo(stored.dtype).eps) / 2
@@ -205,7 +205,8 @@ def _gram(tall: T) -> T:
 def _triangle(tall: T) -> T:
     """R of a thin QR."""
     result = _namespace(tall).linalg.qr(tall, mode="r")
-    return result if isinstance(result, np.ndarray) else result[1]  # torch returns (empty, R)
+    factor: Any = result if isinstance(result, np.ndarray) else result[1]  # torch returns (empty, R)
+    return factor
 
 
 def _working(array: T) -> T:
@@ -214,9 +215,9 @@ def _working(array: T) -> T:
     return array if array.dtype in (xp.float32, xp.float64) else _cast(array, xp.float32)
 
 
-def _cast(array: Tensor, dtype: object) -> Any:
+def _cast(array: Tensor, dtype: Any) -> Any:  # a type of NumPy or torch
     other: Any = array  # a torch tensor, which has `to`
-    return array.astype(dtype) if isinstance(array, np.ndarray) else other.to(dtype)
+    return other.astype(dtype) if isinstance(array, np.ndarray) else other.to(dtype)
 
 
 def _namespace(array: object) -> Any:  # numpy or torch

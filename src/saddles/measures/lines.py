@@ -1,6 +1,7 @@
 """A straight line through points, and how sure its slope is."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import linregress
@@ -20,7 +21,7 @@ class Line:
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> Line:
     """The line through at least three points with two different x."""
-    line = linregress(x, y)
+    line: Any = linregress(x, y)  # SciPy's result type hides its fields
     half = float(student.ppf(0.975, len(x) - 2)) * line.stderr
     numbers = (line.slope, line.intercept, line.slope - half, line.slope + half, line.rvalue**2)
     return Line(*(float(number) for number in numbers))

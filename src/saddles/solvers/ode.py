@@ -96,7 +96,7 @@ def _advance(
         subs=(diffrax.SubSaveAt(ts=ts, fn=observe), diffrax.SubSaveAt(t1=True)),
     )
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(field),
+        diffrax.ODETerm(field),  # type: ignore[arg-type]  (diffrax's time is any real scalar)
         solver,
         t0,
         ts[-1],
