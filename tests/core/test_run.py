@@ -133,7 +133,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
 
 def test_settings_are_read_like_their_defaults():
     changed = ROW.settings("tiny", {"points": "7", "rate": "2", "levels": "3,4.5", "fast": "false", "name": "x"})
-    assert changed == {"rate": 2.0, "points": 7, "name": "x", "levels": [3.0, 4.5], "fast": False}
+    assert changed == toy_experiment.Settings(7, 2.0, "x", (3.0, 4.5), fast=False)
 
 
 @pytest.mark.parametrize(
