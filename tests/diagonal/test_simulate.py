@@ -168,7 +168,7 @@ def test_conservation_in_the_flow_and_its_law_in_descent():
     invariant = (flow["u"] ** 2 - flow["v"] ** 2).values
     np.testing.assert_allclose(invariant, np.broadcast_to(invariant[0], invariant.shape), rtol=1e-9)
     run = simulate(model, task, Descent(rate, 40), keep=["weights"])
-    risk = risk_of(model, task)
+    risk = risk_of(model, task)  # pyright: ignore[reportArgumentType]
     now = (run["u"] ** 2 - run["v"] ** 2).values
     for step in range(40):
         force = risk.force(run["beta"].values[step])

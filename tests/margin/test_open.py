@@ -116,7 +116,7 @@ def test_pairings_that_do_not_fit_are_refused():
         (lambda: simulate(JointAttention(), TASK, MarginFlow), "trained by MarginFlow"),
         (lambda: simulate(JointAttention(), TASK, linear.GradientFlow()), "Use MarginFlow"),
         (lambda: simulate(JointAttention(), TASK, linear.GradientDescent(0.1, 3)), "Use MarginFlow"),
-        (lambda: MarginFlow().follow(Dynamics(np.ones(2), None, _decay, _see)), "Use GradientFlow"),
+        (lambda: MarginFlow().follow(Dynamics(np.ones(2), None, _decay, _see)), "Use GradientFlow"),  # pyright: ignore[reportArgumentType]
         (lambda: predict(linear.TwoLayer(20, 1e-2), TASK, MaxMargin()), "got TwoLayer"),
     ):
         with pytest.raises(SaddlesError, match=words):

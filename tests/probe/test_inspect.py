@@ -129,7 +129,7 @@ def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monk
 
 def test_a_full_disk_is_explained_in_one_sentence_and_keeps_the_pieces(home, tmp_path, monkeypatch):
     place, _ = home
-    real, real_json, written = np.savez, inspection.write_json, []
+    real, real_json, written = np.savez, inspection.write_json, []  # pyright: ignore[reportPrivateImportUsage]
 
     def savez(file, **arrays):
         written.append(file.name)

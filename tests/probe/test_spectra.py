@@ -186,7 +186,7 @@ def test_a_model_on_a_gpu_is_measured_by_one_thread(monkeypatch, device):
     """Torch fails where several threads are the first to use a GPU's linear algebra; no GPU is needed to see it."""
 
     class Elsewhere(torch.Tensor):
-        device = property(lambda self: torch.device(device))
+        device = property(lambda self: torch.device(device))  # pyright: ignore[reportAssignmentType]
 
     model, seen = small_models.gpt2(), {}
     elsewhere = {name: tensor.detach().as_subclass(Elsewhere) for name, tensor in model.named_parameters()}

@@ -143,8 +143,8 @@ def test_a_cell_that_does_not_fit_fails_and_says_why(tmp_path):
             ]
         )
         assert [row["status"] for row in rows] == ["finished", "failed", "failed"]
-        assert "numbers over time, mode" in rows[1]["error"]
-        assert "text over time" in rows[2]["error"]
+        assert "numbers over time, mode" in rows[1].get("error", "")
+        assert "text over time" in rows[2].get("error", "")
         assert load(store.folder)["cell_done"].values.tolist() == [1, 0, 0]
 
 

@@ -72,7 +72,8 @@ trajectory = make_trajectory
 
 def _variable(name: str, given: Variable, clock: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
     if isinstance(given, tuple) and len(given) == 2 and not np.isscalar(given[0]):
-        names = [str(dim) for dim in np.atleast_1d(given[0])] if len(given[0]) else []
+        dims: Sequence[str] = given[0]  # pyright: ignore[reportAssignmentType]  (a tuple of two may be an array, too)
+        names = [str(dim) for dim in dims]
         values = np.asarray(given[1])
     else:
         values = np.asarray(given)

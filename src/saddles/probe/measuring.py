@@ -92,7 +92,7 @@ def measure_heads(layout: Layout, now: Read, start: Read, mapping: Map = map) ->
     """
 
     def one(job: Job) -> Row:
-        pairs = [change_and_floor(*factors) for factors in _batches(job, (now, start))]
+        pairs = [change_and_floor(*factors) for factors in _batches(job, (now, start))]  # pyright: ignore[reportArgumentType]
         values, floors = (np.concatenate([_numpy(part) for part in column]) for column in zip(*pairs, strict=True))
         return {"singular_value": values, "noise_floor": floors}
 
@@ -103,7 +103,7 @@ def measure_initial(layout: Layout, start: Read, mapping: Map = map) -> Row:
     """Arrays (layer, head, product, …) of the products W_K W_Qᵀ and W_V W_Oᵀ at the start."""
 
     def one(job: Job) -> Row:
-        rows = [_numpy(product_spectrum(*factors)) for factors in _batches(job, (start,))]
+        rows = [_numpy(product_spectrum(*factors)) for factors in _batches(job, (start,))]  # pyright: ignore[reportArgumentType]
         return {"singular_value": np.concatenate(rows)}
 
     values = _by_layer(layout, one, mapping)["singular_value"]
@@ -116,8 +116,8 @@ def measure_modules(layout: Layout, now: Read, start: Read) -> Row:
     for module in layout.modules:
         one, other = now(module.parameter), start(module.parameter)
         check_pair(module.parameter, one, other)
-        floor = float(matrix_floor(one, other))
-        values = _numpy(spectrum(_difference(one, other)))
+        floor = float(matrix_floor(one, other))  # pyright: ignore[reportArgumentType]
+        values = _numpy(spectrum(_difference(one, other)))  # pyright: ignore[reportArgumentType]
         rows.append({"singular_value": values, "noise_floor": np.asarray(floor)})
     if not rows:
         return {}

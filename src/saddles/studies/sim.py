@@ -119,7 +119,8 @@ def order_against_sim(diffusion: Stored, sim: Stored | None = None) -> xr.Datase
         },
         attrs={"level": LEVEL},
     ).reset_coords(drop=True)
-    return result.assign(agreement=result["agrees"].mean(), **_regression(result["lead"], result["predicted_lead"]))
+    regression = _regression(result["lead"], result["predicted_lead"])
+    return result.assign({"agreement": result["agrees"].mean(), **regression})
 
 
 def _lead(times: xr.DataArray) -> xr.DataArray:
