@@ -89,7 +89,7 @@ def test_compare_and_export(command, tmp_path):
     assert len(list((tmp_path / "tables").iterdir())) == len(out.split())
     code, _, err = command("export", "a", "--to", "csv", "--out", "tables/t.csv")
     assert code == 2
-    assert "never overwrites" in err
+    assert "already exists" in err
 
 
 def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):

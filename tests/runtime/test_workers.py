@@ -83,6 +83,7 @@ def test_a_killed_worker_tells_its_signal():
     assert caught.value.code == -signal.SIGKILL
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX warns where another test has loaded it
 def test_closing_does_not_wait_for_processes_that_were_forked_meanwhile():
     """A data loader's process holds a copy of the channel, and lives on."""
     worker = Worker(worker_handlers.multiplier, 1)
