@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-_LABS = ("cvxpy", "diffrax", "equinox", "jax", "jaxtyping")
-_PROBE = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers")
-EXTRAS: dict[str, str] = dict.fromkeys(_LABS, "labs") | dict.fromkeys(_PROBE, "probe")
+_LABS: tuple[str, ...] = ("cvxpy", "diffrax", "equinox", "jax", "jaxtyping")
+_PROBE: tuple[str, ...] = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers")
+EXTRAS = dict.fromkeys(_LABS, "labs") | dict.fromkeys(_PROBE, "probe")
 """Package -> the extra of saddles that brings it."""
 
 _EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
