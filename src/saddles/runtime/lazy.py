@@ -15,9 +15,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-_LABS: tuple[str, ...] = ("cvxpy", "diffrax", "equinox", "jax", "jaxtyping")
-_PROBE: tuple[str, ...] = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers")
-EXTRAS = dict.fromkeys(_LABS, "labs") | dict.fromkeys(_PROBE, "probe")
+EXTRAS = {
+    "cvxpy": "labs", "diffrax": "labs", "equinox": "labs", "jax": "labs", "jaxtyping": "labs",
+    "accelerate": "probe", "peft": "probe", "safetensors": "probe", "tokenizers": "probe", "torch": "probe",
+    "transformers": "probe",
+}  # fmt: skip
 """Package -> the extra of saddles that brings it."""
 
 _EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
