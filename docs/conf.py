@@ -30,6 +30,9 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!saddles\b).*"),  # other projects' names: their inventories need a network
     (r"py:obj", r"saddles\.\w+\.Gradient(Descent|Flow)"),  # shared by labs, indexed once, on core's page
+    (r"py:class", r"saddles\.(.*\.)?(State|Args|S|T|SomeArray)"),  # type variables
+    (r"py:class", r"saddles\..*\.(CellRow|Pictures|Array|Tensor|Shaped|Drawing|LogScale|MarginPath|Coefficients|Risk)"),
+    (r"py:class", r"saddles\..*\.(CrossedPath|Schedule)"),  # types inside a room, which only annotations name
 ]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]

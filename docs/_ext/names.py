@@ -70,7 +70,7 @@ class Also(SphinxDirective):
 
 def _entry(thing: Any, name: str) -> list[str]:
     if not callable(thing):
-        return [f".. autodata:: {name}"]
+        return [f".. data:: {name}", "", "   See `saddles.protocols`."]
     if not inspect.isclass(thing):
         return [f".. autofunction:: {name}"]
     kind = "autoexception" if issubclass(thing, Exception) else "autoclass"
