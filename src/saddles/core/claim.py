@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 from saddles.runtime.files import write_json
 
@@ -86,9 +87,26 @@ def write_claims(claims: Sequence[Claim], file: Path) -> None:
 
 def read_claims(file: Path) -> list[Claim]:
     """Read `claims.json` back."""
-    rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
     empty: Any = float("nan")  # JSON has no such number: stored as null
-    return [Claim(**{key: empty if value is None else value for key, value in row.items()}) for row in rows]
+    try:
+        rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
+        if not isinstance(rows, list):
+            raise TypeError
+        claims = [Claim(**{key: empty if value is None else value for key, value in row.items()}) for row in rows]
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise SaddlesError(f"{file} cannot be read as a list of claims. Compute the run again with --fresh.") from error
+    for claim in claims:
+        _refuse_wrong_types(claim, file)
+    return claims
+
+
+def _refuse_wrong_types(claim: Claim, file: Path) -> None:
+    kinds = {"float": (int, float), "int": (int,), "str": (str,)}
+    for item in fields(claim):
+        value, kind = getattr(claim, item.name), kinds.get(getattr(item.type, "__name__", ""))
+        choices = get_args(item.type)
+        if (value not in choices) if choices else (kind is not None and not isinstance(value, kind)):
+            raise SaddlesError.must_be(f"{item.name}` in `{file}", "what a claim has there", value)
 
 
 def _finite(row: dict[str, object]) -> dict[str, object]:
