@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,6 +11,7 @@ import numpy as np
 from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 from saddles.runtime.files import write_json
+from saddles.runtime.records import Types, check_types
 
 Relation = Literal["<=", ">="]
 Verdict = Literal["holds", "fails", "not_evidence", "not_applicable"]
@@ -111,26 +112,29 @@ def write_claims(claims: Sequence[Claim], file: Path) -> None:
 
 def read_claims(file: Path) -> list[Claim]:
     """Read `claims.json` back."""
-    empty: Any = float("nan")  # JSON has no such number: stored as null
+    hint = "Restore it from a copy, or compute the run again with --fresh"
     try:
-        rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
-        if not isinstance(rows, list):
-            raise TypeError
-        claims = [Claim(**{key: empty if value is None else value for key, value in row.items()}) for row in rows]
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise SaddlesError(f"{file} cannot be read as a list of claims. Compute the run again with --fresh.") from error
-    for claim in claims:
-        _refuse_wrong_types(claim, file)
+        rows = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SaddlesError(f"{file} cannot be read as JSON. {hint}.") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise SaddlesError(f"{file} must be a list of claims. {hint}.")
+    empty: Any = float("nan")  # JSON has no such number: stored as null
+    claims = []
+    for row in rows:
+        facts = {key: empty if value is None else value for key, value in row.items()}
+        check_types(facts, _TYPES, str(file), hint)
+        words = facts["relation"] in get_args(Relation) and facts["verdict"] in get_args(Verdict)
+        if not words or set(facts) - set(Claim.__dataclass_fields__):
+            raise SaddlesError(f"{file} has a claim that this version cannot read. {hint}.")
+        claims.append(Claim(**facts))
     return claims
 
 
-def _refuse_wrong_types(claim: Claim, file: Path) -> None:
-    kinds = {"float": (int, float), "int": (int,), "str": (str,)}
-    for item in fields(claim):
-        value, kind = getattr(claim, item.name), kinds.get(getattr(item.type, "__name__", ""))
-        choices = get_args(item.type)
-        if (value not in choices) if choices else (kind is not None and not isinstance(value, kind)):
-            raise SaddlesError.must_be(f"{item.name}` in `{file}", "what a claim has there", value)
+_TYPES: Types = {
+    "claim": str, "paper": str, "where": str, "value": (int, float), "relation": str, "threshold": (int, float),
+    "spread": (int, float), "seeds": int, "size": str, "verdict": str,
+}  # fmt: skip
 
 
 def _finite(row: dict[str, object]) -> dict[str, object]:

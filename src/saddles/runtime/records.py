@@ -56,13 +56,18 @@ def parse_record(data: bytes, place: str, types: Types, hint: str) -> dict[str, 
         raise SaddlesError(f"{place} must be a JSON object; got {shown(facts)}. {hint}.")
     if CHECK in facts and with_check(facts)[CHECK] != facts[CHECK]:
         raise SaddlesError(f"{place} is damaged: it differs from its checksum. {hint}.")
+    check_types(facts, types, place, hint)
+    return facts
+
+
+def check_types(facts: Mapping[str, Any], types: Types, place: str, hint: str) -> None:
+    """Refuse an object that lacks a key, or has something else there."""
     for key, kind in types.items():
         value = facts.get(key)
         wrong_truth = isinstance(value, bool) and kind is not bool  # in Python, True is a whole number
         if key not in facts or wrong_truth or not isinstance(value, kind):
             got = shown(value) if key in facts else "nothing"
             raise SaddlesError(f"`{key}` in {place} must be {_words(kind)}; got {got}. {hint}.")
-    return facts
 
 
 _NAMES = {
