@@ -49,8 +49,13 @@ def test_a_mistake_of_ours_has_its_own_code_and_a_file(command, monkeypatch, tmp
 
 
 def test_errors_of_the_system_are_one_sentence(command, monkeypatch):
-    for words in (["run", "toy/decay", "--out", "x" * 300], ["compare", "y" * 5000, "z"], ["run", "--resume", "x" * 300],
-                  ["sweep", "toy/grid", "--seeds", "2", "--on", "serial", "--out", "x" * 300]):  # fmt: skip
+    long = "x" * 300
+    for words in (
+        ["run", "toy/decay", "--out", long],
+        ["run", "--resume", long],
+        ["compare", "y" * 5000, "z"],
+        ["sweep", "toy/grid", "--seeds", "2", "--on", "serial", "--out", long],
+    ):
         code, _, err = command(*words)
         assert (code, err.count("\n")) == (2, 1), err
     monkeypatch.setattr("saddles.core.store.load", lambda path: (_ for _ in ()).throw(MemoryError()))
