@@ -183,6 +183,8 @@ def test_the_mark_of_this_run_moves_on_the_map(tab):
     page = one.drawn("/linear?dim=10&rank=1")
     mark = "(plot => plot.data?.find((trace) => trace.name === 'this run'))(document.querySelector('.js-plotly-plot'))"
     page.wait_for_function(f"{mark}?.x[0] === -1.8 && {mark}.y[0] === 1.8")
+    # A map that grows is drawn anew with the mark in it: only a whole one shows that the mark moves by itself.
+    page.wait_for_function("!document.querySelector('.panels').textContent.includes('rows so far')")
     page.locator("#set-gamma_variance").fill("-0.5")
     page.keyboard.press("Enter")
     page.wait_for_function(f"{mark}.x[0] === -0.5 && {mark}.y[0] === 1.8")
