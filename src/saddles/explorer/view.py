@@ -83,22 +83,27 @@ def read(kind: type[View], name: str, given: object) -> Value:
         value = float(written)
     except ValueError:
         value = math.nan
-    whole = isinstance(default, int)
+    label, whole = _label(setting), isinstance(default, int)
     if not setting.low <= value <= setting.high or (whole and value != int(value)):
         what = "a whole number" if whole else "a number"
         raise SaddlesError(
-            f"{setting.label} must be {what} from {setting.low:g} to {setting.high:g}; got {written[:QUOTED]!r}. "
+            f"{label} must be {what} from {setting.low:g} to {setting.high:g}; got {written[:QUOTED]!r}. "
             f"The default is {default:g}."
         )
     return int(value) if whole else value
 
 
+def _label(setting: Setting) -> str:
+    return setting.label[:1].upper() + setting.label[1:]
+
+
 def _read_text(setting: Setting, written: str) -> str:
+    label = _label(setting)
     if setting.options is not None and written not in setting.options:
-        raise SaddlesError(f"{setting.label} must be one of {', '.join(setting.options)}; got {written[:QUOTED]!r}.")
+        raise SaddlesError(f"{label} must be one of {', '.join(setting.options)}; got {written[:QUOTED]!r}.")
     if len(written) > LONGEST or not written.isprintable():
         raise SaddlesError(
-            f"{setting.label} must have at most {LONGEST} printable characters; got {len(written)} characters, "
+            f"{label} must have at most {LONGEST} printable characters; got {len(written)} characters, "
             f"{written[:QUOTED]!r}."
         )
     return written

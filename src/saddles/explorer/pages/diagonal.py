@@ -20,7 +20,7 @@ STAGES = 8
 ROWS = 200
 """Saved instants, always: one compiled program for all views of a model's size."""
 TOLERANCE, DRAFT = 1e-5, 1e-2
-"""Error a step of the flow, and while a slider moves."""
+"""Error per step of the flow, at rest and while a slider moves."""
 MOST = {"linear": 40, "head": 8}
 """Largest dimension a page computes."""
 NAMES = {"weight": "weight", "key_query": "key–query entry", "value_output": "value–output entry"}
@@ -184,6 +184,6 @@ PAGE = Page(
     "diagonal", "Diagonal networks", "Weights enter only through products u ⊙ v and start at scale α. The smaller α, "
     "the sharper the staircase: one coordinate after another becomes active, as Algorithm 1 predicts.",
     Diagonal, check, compute, panels, say, code,
-    hint="While a slider moves, the flow is followed to 1 % a step; at rest, to 10⁻⁵.",
+    hint="While a slider moves, the flow is followed to 1 % per step; at rest, to 10⁻⁵.",
     moving="stage", steps=STAGES,
 )  # fmt: skip

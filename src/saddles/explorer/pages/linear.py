@@ -45,7 +45,7 @@ class Linear(View):
 
 
 def check(view: Linear) -> None:
-    """Refuse more work than a page should ask for: 16 d³ multiplications a step, both dynamics."""
+    """Refuse more work than a page should ask for: 16 d³ multiplications per step, both dynamics."""
     work = 16.0 * view.dim**3 * view.steps
     if work > MOST:
         raise RefusedError(
