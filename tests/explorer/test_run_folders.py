@@ -114,7 +114,7 @@ def test_no_pickle_is_opened(home, tmp_path):
     told["metadata"]["loss/.zarray"] = facts
     whole.write_text(json.dumps(told))
     for read in (lambda: RunFolders([home]).open("0/lab/one"), lambda: saddles.load(home / "lab" / "one")):
-        with pytest.raises(saddles.SaddlesError, match="codec 'pickle'"):
+        with pytest.raises(saddles.SaddlesError, match="pickle"):
             read()
     assert not (tmp_path / "exploded").exists()
 

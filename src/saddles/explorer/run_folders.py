@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from saddles.core.codecs import check_codecs
+from saddles.core.codecs import check_store
 from saddles.core.store import load
 from saddles.errors import SaddlesError
 
@@ -179,15 +179,17 @@ def _check_inside(place: Path, root: Path) -> None:
 def _check_size(place: Path) -> None:
     """Refuse more numbers than a page reads, before any is read."""
     store = place / "trajectory.zarr" if (place / "trajectory.zarr").is_dir() else place
-    if store.is_dir():
-        check_codecs(store)
     try:
+        engine, how = ("zarr", {"consolidated": check_store(store)}) if store.is_dir() else ("h5netcdf", {})
         # Without indexes, because making one reads its whole coordinate.
-        engine = "zarr" if store.is_dir() else "h5netcdf"
-        with xr.open_datatree(store, engine=engine, chunks=None, create_default_indexes=False) as tree:
+        with xr.open_datatree(
+            store, engine=engine, chunks=None, create_default_indexes=False, backend_kwargs=how
+        ) as tree:
             parts = [node.to_dataset(inherit=False) for node in tree.subtree]
             size = sum(_bytes(values) for part in parts for values in part.variables.values())
-    except (OSError, ValueError, KeyError) as error:
+    except SaddlesError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise SaddlesError(f"{place.name} cannot be read as a stored trajectory ({error}).") from error
     if size > MOST_BYTES:
         raise SaddlesError(
