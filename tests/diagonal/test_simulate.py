@@ -223,9 +223,7 @@ def test_a_perturbation_moves_u_and_v_on_their_own():
     task = Supervised(np.eye(4), np.array([1.0, -1.0, 1.5, 2.0]))
     end = simulate(model, task, Flow(until=30.0))["log_scale"][-1].values
     draw, size = np.random.default_rng(0), 1e-3
-    pairs = [
-        perturbed_flows(model, task, end, clock=np.array([0.0, 1e-9]), noise=size, draw=draw) for _ in range(300)
-    ]
+    pairs = [perturbed_flows(model, task, end, clock=np.array([0.0, 1e-9]), noise=size, draw=draw) for _ in range(300)]
     moved = np.array([perturbed[0] - plain[0] for plain, perturbed in pairs])
     # |u| = |v| = √|β| at rest: independent noise on both moves uv by √(2|β|) size, noise on u alone by √|β| size
     spread = moved.std(axis=0) / np.sqrt(np.abs(pairs[0][0][0]))
