@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from saddles.protocols import ArrayLike
 from saddles.runtime.files import write_json
@@ -89,7 +88,7 @@ def check(
     )
 
 
-def _worst(numbers: Float[np.ndarray, "seed"], relation: Relation) -> float:  # noqa: F821
+def _worst(numbers: np.ndarray, relation: Relation) -> float:
     if not numbers.size:
         return float("nan")
     return float(numbers.max() if relation == "<=" else numbers.min())
