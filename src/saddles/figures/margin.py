@@ -256,7 +256,9 @@ def real_tokens(trajectory: xr.Dataset) -> Figure:
         )
         right.axhline(100 * float(np.median(trajectory["l2_solution_l1"])), label="ℓ2 solution (median)", **THEORY)
         lost = int(np.isnan(trajectory["diagonal_l1"].values[-1]).sum())
+        # The limits are named because every run may be lost, and then there is nothing to read them off.
         right.set(xscale="log", yscale="log", xlabel="|β|₂", ylabel="above the ℓ1 optimum, %",
+                  xlim=(norms[0], norms[-1]),
                   title=f"ℓ1 norm at unit margin ({lost} of {trajectory.sizes['instance']} lost)")  # fmt: skip
         right.legend(loc="lower left")
     return figure
