@@ -123,8 +123,10 @@ def _finished(folder: Path, record: dict[str, Any]) -> Run:
     if known is not None:
         known.settings(record["size"])  # refuses a size that it does not have
     digests = record.get("digests")
-    for file in [folder / name for name in FILES] if isinstance(digests, dict) else ():  # older runs have none
-        if not file.is_file() or digest(file.read_bytes()) != digests.get(file.relative_to(folder).as_posix()):
+    known_digests: dict[str, Any] = digests if isinstance(digests, dict) else {}
+    for name in FILES if known_digests else ():  # older runs have none
+        file = folder / name
+        if not file.is_file() or digest(file.read_bytes()) != known_digests.get(name):
             raise SaddlesError(
                 f"{file} is damaged: it differs from its checksum or is missing. Restore it from a copy, or compute "
                 "the run again with --fresh."

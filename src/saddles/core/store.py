@@ -116,14 +116,14 @@ def _refuse_outside(file: Path) -> None:
             for name in group:
                 link = group.get(name, getlink=True)
                 if isinstance(link, h5py.ExternalLink):
-                    raise _outside(file, name)
+                    raise _outside(file, str(name))
                 if isinstance(link, h5py.SoftLink):  # leads to what is met by its own name, or nowhere
                     continue
                 thing = group[name]
                 if isinstance(thing, h5py.Group):
                     todo.append(thing)
                 elif isinstance(thing, h5py.Dataset) and (thing.external or thing.is_virtual):
-                    raise _outside(file, name)
+                    raise _outside(file, str(name))
 
 
 def _outside(file: Path, name: str) -> SaddlesError:

@@ -73,6 +73,7 @@ def new_path(place: Path) -> Iterator[Path]:
     """A name for a draft, with the same ending; the file made there takes the place of `place`."""
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft(place)
+    draft = draft.with_name(f"{draft.name}{place.suffix}")
     try:
         yield draft
         os.replace(draft, place)
@@ -195,7 +196,7 @@ LITTER_SECONDS = 3600.0
 
 def _remove_litter(place: Path) -> None:
     """Remove drafts of the same place whose process was killed; drafts are filled within minutes."""
-    for draft in place.parent.glob(f".{glob.escape(place.stem)}-*{glob.escape(place.suffix)}"):
+    for draft in place.parent.glob(f".{glob.escape(place.name)}-*"):
         made = _DRAFT.match(draft.name)
         with contextlib.suppress(OSError):
             if made and time.time() - draft.stat().st_mtime > LITTER_SECONDS and not _alive(int(made[1])):
@@ -221,4 +222,4 @@ def _remove(place: Path) -> None:
 
 def _draft(place: Path) -> Path:
     """A hidden name beside the place, on the same file system, that no other process uses."""
-    return place.with_name(f".{place.stem}-{os.getpid()}-{secrets.token_hex(4)}{place.suffix}")
+    return place.with_name(f".{place.name}-{os.getpid()}-{secrets.token_hex(4)}")
