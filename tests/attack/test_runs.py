@@ -51,6 +51,13 @@ def test_a_damaged_part_is_told_with_what_is_computed_again():
         resume("here")
 
 
+def test_a_damaged_key_of_the_digest_is_told():
+    file = run_experiment(ROW).folder / "run.json"
+    file.write_text(file.read_text().replace('"check"', '"chfck"'))
+    with pytest.raises(SaddlesError, match="damaged"):
+        run_experiment(ROW)
+
+
 WRONG = [
     ("seed", "<script>"), ("seed", True), ("settings", [1]), ("versions", None), ("status", 3), ("wall_time_s", "x"),
     ("size", "enormous"), ("size", ["tiny"]), ("experiment", {}), ("settings", {"points": "many"}),

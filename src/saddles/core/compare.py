@@ -80,13 +80,15 @@ def _errors(measured: xr.DataArray, predicted: xr.DataArray) -> list[float]:
             f"Shapes of {measured.name} must agree; got {ours.shape} and {theirs.shape}. Compare runs of the same task."
         )
     m = ours.values.reshape(ours.sizes["time"], -1).astype(float)
-    gap = m - theirs.values.reshape(m.shape)
-    norms, gaps = np.linalg.norm(m, axis=1), np.linalg.norm(gap, axis=1)
-    scale = norms.max() if norms.max() > 0 else 1.0
-    last = norms[-1] if norms[-1] > 0 else 1.0
-    return [
-        float(np.abs(gap).max()),
-        float(gaps.max() / scale),
-        float(np.sqrt((gap**2).mean())),
-        float(gaps[-1] / last),
-    ]
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = m - theirs.values.reshape(m.shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest, squares are infinite
+        norms, gaps = np.linalg.norm(m, axis=1), np.linalg.norm(gap, axis=1)
+        scale = norms.max() if norms.max() > 0 else 1.0
+        last = norms[-1] if norms[-1] > 0 else 1.0
+        return [
+            float(np.abs(gap).max()),
+            float(gaps.max() / scale),
+            float(np.sqrt((gap**2).mean())),
+            float(gaps[-1] / last),
+        ]

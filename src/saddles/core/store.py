@@ -53,9 +53,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     Returns a Dataset, or a DataTree where the store has groups (heads, modules).
     """
     source = Path(path)
-    if (source / "trajectory.zarr").is_dir():
+    if os.path.isdir(source / "trajectory.zarr"):  # unlike the methods of Path, false for a name that is too long
         source = source / "trajectory.zarr"
-    if not os.path.exists(source):  # unlike Path.exists, false for a name that is too long
+    if not os.path.exists(source):
         raise SaddlesError(f"{path} does not exist. Give a run's folder or a .zarr folder; finished runs are in runs/.")
     try:
         if source.is_file():

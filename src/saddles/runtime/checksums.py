@@ -2,18 +2,21 @@
 
 One line for each file that is about to be written or removed, and a line `=` once all before it are on disk:
 
-    4f1c02a9d4e6b7c8 "loss/0.0"
+    4f1c02a9 "loss/0.0"
     - "own_time/0"
     =
 
-The digest is noted before the file is replaced. So a reader who hashes a file and then reads the lines finds its
-digest there, even while another process writes, and a crash in between leaves a file that one of the lines fits.
+The checksum is a CRC-32, which tells every flipped bit and every burst of damage up to 32 bits, and misses one in 2³²
+of any other; it is several times faster than a cryptographic digest. It is noted before the file is replaced. So a
+reader who hashes a file and then reads the lines finds its checksum there, even while another process writes, and a
+crash in between leaves a file that one of the lines fits.
 """
 
 import hashlib
 import json
 import os
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +24,9 @@ from saddles.runtime.files import sync, write_text
 
 NAME = ".checksums"
 GONE, COMMIT = "-", "="
+BLOCK = 2**20
+"""Bytes that are read at a time."""
+
 LOOKS = 5
 """How often a file that does not fit is looked at again: another process may be replacing it."""
 LOOK_SECONDS = 0.05
@@ -32,6 +38,11 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
+def checksum(data: bytes) -> str:
+    """Eight characters that tell damage."""
+    return f"{zlib.crc32(data):08x}"
+
+
 class Checksums:
     """The checksums of a folder, for the one process that writes to it."""
 
@@ -41,7 +52,7 @@ class Checksums:
 
     def note(self, name: str, data: bytes | None) -> None:
         """Say what a file is about to hold; None where it is about to be removed."""
-        self._write(f"{GONE if data is None else digest(data)} {json.dumps(name)}\n")
+        self._write(f"{GONE if data is None else checksum(data)} {json.dumps(name)}\n")
 
     def commit(self) -> None:
         """Say that everything noted so far is on disk."""
@@ -60,7 +71,7 @@ class Checksums:
 
 def seal(folder: Path) -> None:
     """Write the checksums of a folder as it is, in the place of older ones."""
-    lines = [f"{digest((folder / name).read_bytes())} {json.dumps(name)}\n" for name in _files(folder)]
+    lines = [f"{_hashed(folder / name)} {json.dumps(name)}\n" for name in _files(folder)]
     write_text(folder / NAME, "".join([*lines, f"{COMMIT}\n"]))
     sync(folder / NAME)
 
@@ -120,7 +131,7 @@ def _read(folder: Path) -> dict[str, _Expected]:
                 waiting = {}
             else:
                 key = json.loads(name)
-                if not isinstance(key, str) or (found != GONE and len(bytes.fromhex(found)) != 8):
+                if not isinstance(key, str) or (found != GONE and len(bytes.fromhex(found)) != 4):
                     raise ValueError
                 waiting[key] = rows.setdefault(key, _Expected())
                 waiting[key].noted.append(found)
@@ -132,7 +143,10 @@ def _read(folder: Path) -> dict[str, _Expected]:
 def _hashed(file: Path) -> str:
     try:
         with file.open("rb") as stream:
-            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+            total = 0
+            while block := stream.read(BLOCK):
+                total = zlib.crc32(block, total)
+            return f"{total:08x}"
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return GONE
 
