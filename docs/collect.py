@@ -37,7 +37,7 @@ def collect(root: Path) -> dict[str, Any]:
         "command": "saddles reproduce",
         "experiments": len(records),
         "skipped": len(records) - len(done),
-        **{word: verdicts.count(word) for word in ("holds", "fails", "not_applicable")},
+        **{word: verdicts.count(word) for word in ("holds", "fails", "not_evidence", "not_applicable")},
     }
     return {"machine": first["machine"], "versions": first["versions"], "records": records}
 

@@ -11,7 +11,6 @@ all of it again.
 import datetime
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import xarray as xr
 
 from saddles import load
+from saddles.core.claim import as_row
 from saddles.core.experiment import find
 from saddles.diffusion.experiments import verdicts
 from saddles.measures.concept_space import exponential_tail
@@ -154,9 +154,9 @@ def judged() -> dict[str, Any]:
             "machine": run.attrs.get("machine", run.attrs.get("device", "")),
             "wall_time_s": run.attrs["wall_time_s"],
         }
-        claims = [asdict(one) for one in row.claims(run, size)]
+        claims = [as_row(one) for one in row.claims(run, size)]
         for one in claims:
-            one |= {key: _rounded(one[key]) for key in ("value", "spread")}
+            one |= {key: _rounded(one[key]) for key in ("value", "spread", "null") if key in one}
         records[f"{experiment}@{name}"] = facts | {"claims": claims}
     return {"records": records}
 

@@ -143,12 +143,16 @@ def lab_lines(found: dict[str, Any], lab: str) -> list[str]:
             continue
         made = f"`{record['stored']}`" if "stored" in record else f"seed {record['seed']}, {record['date']}"
         lines += [f"Size `{record['size']}`, {record['wall_time_s']:.0f} s, {made}.", ""]
-        lines += ["| verdict | claim | where | value | asked | spread | seeds |", "|---|---|---|---|---|---|---|"]
+        lines += [
+            "| verdict | claim | where | value | asked | null | spread | seeds |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
         for claim in record["claims"]:
             reason = f" *{safe(claim['reason'])}*" if claim["reason"] else ""
             relation = {"<=": "≤", ">=": "≥"}[claim["relation"]]
             asked = f"{relation} {_number(float(claim['threshold']))}"
-            numbers = (_number(claim["value"]), asked, _number(claim["spread"]), claim["seeds"])
+            null = _number(claim["null"]) if "null" in claim else ""
+            numbers = (_number(claim["value"]), asked, null, _number(claim["spread"]), claim["seeds"])
             words = (_verdict(claim["verdict"]), safe(claim["claim"]) + reason, safe(claim["where"]))
             lines.append("| " + " | ".join(map(str, (*words, *numbers))) + " |")
         lines.append("")
@@ -159,12 +163,16 @@ def count_lines(found: dict[str, Any]) -> list[str]:
     """Markdown of the counts of all labs, and of the claims that fail."""
     records = {name: record for name, record in found["records"].items() if name != "all"}
     labs = dict.fromkeys(name.partition("/")[0] for name in records)
-    lines = ["| lab | experiments | not run | hold | fail | do not apply |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| lab | experiments | not run | hold | fail | no evidence | do not apply |",
+        "|---|---|---|---|---|---|---|",
+    ]
     fails: list[str] = []
     for lab in labs:
         rows = {name: record for name, record in records.items() if name.startswith(f"{lab}/")}
         claims = [(name, claim) for name, record in rows.items() for claim in record.get("claims", [])]
-        counts = [sum(claim["verdict"] == word for _, claim in claims) for word in ("holds", "fails", "not_applicable")]
+        words = ("holds", "fails", "not_evidence", "not_applicable")
+        counts = [sum(claim["verdict"] == word for _, claim in claims) for word in words]
         missing = sum("claims" not in record for record in rows.values())
         lines.append(f"| [{lab}](#{lab}) | {len(rows)} | {missing} | " + " | ".join(map(str, counts)) + " |")
         fails += [

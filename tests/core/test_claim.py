@@ -47,3 +47,37 @@ def test_file_has_exactly_the_promised_keys(tmp_path):
     assert rows[0]["spread"] == 1.0
     assert rows[1]["value"] is None
     assert read_claims(tmp_path / "c.json")[0] == claims[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "null", "verdict", "stored"),
+    [
+        ([0.1, 0.3], [0.2, 0.9], "holds", 0.9),
+        ([0.1, 0.3], [0.2, 0.4], "not_evidence", 0.4),
+        (0.1, np.inf, "holds", np.inf),
+        (0.1, [0.9, np.nan], "not_evidence", np.nan),
+        (0.6, 0.1, "fails", 0.1),
+        (0.1, None, "holds", None),
+    ],
+)
+def test_a_claim_whose_null_passes_is_not_evidence(values, null, verdict, stored):
+    claim = check("it is so", values=values, null=null, relation="<=", threshold=0.5, **WORDS)
+    assert claim.verdict == verdict
+    assert claim.null == pytest.approx(stored, nan_ok=True)
+    assert ("null" in claim.reason) == (verdict == "not_evidence")
+    share = check("most of them", values=1.0, null=[0.5, 1.0], relation=">=", threshold=0.9, **WORDS)
+    assert (share.verdict, share.null) == ("holds", 0.5)
+
+
+def test_a_null_survives_the_file_and_old_files_have_none(tmp_path):
+    claims = [
+        check("it is so", values=[1.0, 2.0], null=4.0, relation="<=", threshold=3.0, **WORDS),
+        check("without one", values=[1.0, 2.0], relation="<=", threshold=3.0, **WORDS),
+        check("gets nowhere", values=[1.0, 2.0], null=np.inf, relation="<=", threshold=3.0, **WORDS),
+    ]
+    write_claims(claims, tmp_path / "c.json")
+    rows = json.loads((tmp_path / "c.json").read_text())
+    assert ["null" in row for row in rows] == [True, False, True]
+    again = read_claims(tmp_path / "c.json")
+    assert again[:2] == claims[:2]
+    assert np.isnan(again[2].null)

@@ -18,6 +18,8 @@ from saddles.margin import (
 )
 from saddles.margin.certificate import certify
 from saddles.margin.primal_dual import PROX, Constraints
+from saddles.margin.separation import separation
+from saddles.measures.margins import kkt_residuals
 
 DUAL = {"l1": lambda m: np.abs(m).max(), "nuclear": lambda m: np.linalg.norm(m, 2), "frobenius": np.linalg.norm}
 PRIMAL = {"l1": lambda m: np.abs(m).sum(), "nuclear": lambda m: np.linalg.norm(m, "nuc"), "frobenius": np.linalg.norm}
@@ -152,7 +154,79 @@ def test_adjoint_is_the_adjoint(diagonal):
     a = Constraints(task, diagonal)
     w, lam = draw.normal(size=6 if diagonal else (6, 6)), draw.normal(size=9)
     assert a.apply(w) @ lam == pytest.approx((w * a.adjoint(lam)).sum())
-    np.testing.assert_allclose(a.apply(w) / a.bound, task.margins(w))
+    np.testing.assert_allclose(a.apply(w) * a.lengths, task.margins(w))
+
+
+def _scaled(task, tokens, queries):
+    return Tokens(tokens * task.X, queries * task.z, task.y, task.head)
+
+
+SIZES = {6: Tokens.random(3, 4, 6, 1, 1, diagonal=True), 20: Tokens.random(6, 4, 20, 1, 0, diagonal=True)}
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+@pytest.mark.parametrize("method", ["interior_point", "primal_dual"])
+@pytest.mark.parametrize("problem", ["l1", "nuclear", "frobenius"])
+@pytest.mark.parametrize("dim", [6, 20])
+def test_no_solver_knows_the_size_of_the_data(dim, problem, method, diagonal):
+    """s times the data have 1/s² times the solution, after the same number of iterations."""
+    task = SIZES[dim]
+    whole = max_margin(task, problem, diagonal=diagonal, method=method)
+    slow = dim == 20 and whole.solver == "Clarabel" and problem == "nuclear"  # a semidefinite program each
+    for exponent in (-8, 8) if slow else (-8, -6, -5, -4, -3, -1, 2, 3, 5, 8):
+        size = 10.0**exponent
+        found = max_margin(_scaled(task, size, size), problem, diagonal=diagonal, method=method)
+        assert found.feasible
+        assert -1e-12 <= found.gap <= 1e-6
+        assert found.objective * size**2 == pytest.approx(whole.objective, rel=2e-6)
+        np.testing.assert_allclose(found.solution * size**2, whole.solution, atol=2e-3 * np.abs(whole.solution).max())
+        assert abs(found.iterations - whole.iterations) <= max(40, 0.1 * whole.iterations)
+    mixed = max_margin(_scaled(task, 1e-8, 1e8), problem, diagonal=diagonal, method=method)
+    assert mixed.objective == pytest.approx(whole.objective, rel=2e-6)
+
+
+def test_a_gap_above_the_tolerance_is_an_error():
+    task = SIZES[20]
+    with pytest.raises(SaddlesError, match="certified gap must be at most 1e-06; primal-dual ended with"):
+        max_margin(task, "nuclear", method="primal_dual", max_iterations=40)
+    assert max_margin(task, "nuclear", method="primal_dual", max_iterations=40, tolerance=0.5).gap > 1e-6
+    with pytest.raises(SaddlesError, match=r"certified gap .* HiGHS"):
+        max_margin(task, "l1", tolerance=-1.0)
+    crooked = Tokens.random(4, 5, 8, 4, 0)
+    moved = crooked.X + 0.05 * np.random.default_rng(0).normal(size=crooked.X.shape)
+    with pytest.raises(SaddlesError, match=r"closed form .* needs Assumption 4"):
+        max_margin(Tokens(moved, crooked.z, crooked.y, crooked.head), "aligned")
+
+
+def _near(distance):
+    """Separable data with one token at a distance from the best one, on the worse side."""
+    task = SIZES[6]
+    X, direction = task.X.copy(), np.random.default_rng(3).normal(size=6)
+    direction *= -np.sign(direction @ task.head * task.y[0])
+    X[0, task.others[0, 0]] = X[0, task.optimal[0]] + distance * direction
+    return Tokens(X, task.z, task.y, task.head)
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-9, 1e-11])
+def test_a_token_next_to_the_best_one_is_separable(distance):
+    """Whether data are separable depends on directions alone."""
+    task = _near(distance)
+    margin = separation(task.left, task.right, diagonal=False)
+    assert 0 < margin <= distance * 10
+    exact = max_margin(task, "frobenius", tolerance=1e-5)
+    assert margin == pytest.approx(1 / exact.objective, rel=1e-3)
+    for method in ("interior_point", "primal_dual"):
+        found = max_margin(task, "nuclear", method=method, tolerance=1e-5)
+        assert found.objective <= np.sqrt(6) * exact.objective
+        assert found.objective >= exact.objective * (1 - 1e-4)
+
+
+def test_stationarity_of_the_nuclear_norm_sees_the_rest_block():
+    """At W of rank 1 the multipliers may push across it with at most 1: beyond that W would grow there."""
+    frame, W = np.eye(2), np.diag([1.0, 1e-6])  # a second singular value that counts as 0
+    for push, residual in ((0.4, 0.0), (1.0, 0.0), (1.7, 0.7)):
+        _, found, _ = kkt_residuals(W, frame, frame, np.array([1.0, push]), "nuclear")
+        assert found == pytest.approx(residual, abs=1e-12)
 
 
 def test_predictions_are_labelled():

@@ -12,6 +12,7 @@ from saddles.errors import SaddlesError
 from saddles.margin import (
     DiagonalAttention,
     FactoredAttention,
+    InfeasibleError,
     JointAttention,
     MarginFlow,
     Tokens,
@@ -222,6 +223,25 @@ def test_a_run_that_settles_on_the_wrong_token_says_so():
     assert float(flow["kkt_feasibility"][-1]) == 1
     assert np.isnan(unit_margin(flow)["frobenius"][-1])
     assert float(flow["loss"][-1]) > task.least_loss * 1.0001
+
+
+def test_data_that_nothing_separates_are_refused_before_they_are_trained_on():
+    task = Tokens(*(np.concatenate([part, part]) for part in (EASY.X, EASY.z, EASY.y)), EASY.head)
+    task = Tokens(task.X, task.z * np.repeat([1.0, -1.0], 3)[:, None], task.y, task.head)  # the same with −z as well
+    for model in (JointAttention(), FactoredAttention(), DiagonalAttention()):
+        with pytest.raises(InfeasibleError, match="combine the constraints to 0") as caught:
+            simulate(model, task, MarginFlow(1e3))
+        proof = np.einsum("k,kd,ke->de", caught.value.multipliers, task.left, task.right)
+        assert np.abs(proof).max() < 1e-8
+        with pytest.raises(InfeasibleError):
+            model.horizon(task, MarginFlow(1e3))
+    followed = simulate(JointAttention(), task, MarginFlow(), times=[0.0, 1.0])
+    assert status_of(followed).ending is Ending.FINISHED
+    assert "no W separates" in status_of(followed).reason
+    flat = Tokens.random(4, 4, 6, 1, seed=3)  # a full W separates, a diagonal one does not
+    with pytest.raises(InfeasibleError, match="no diagonal W"):
+        simulate(DiagonalAttention(), flat, MarginFlow(10.0))
+    assert status_of(simulate(JointAttention(), flat, MarginFlow(), times=[0.0, 1.0])).reason == ""
 
 
 def test_asked_times_scales_and_steps():

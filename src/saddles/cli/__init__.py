@@ -313,12 +313,14 @@ def _show_run(result: "Run") -> None:
     how = "finished" if result.computed else "shown from an earlier identical run (--fresh computes it again)"
     head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
     out.print(f"{head}: {how}, {_duration(record['wall_time_s'])}", highlight=False, soft_wrap=True)
-    table = plain_table("verdict", "claim", "value", "", "threshold", "seeds")
-    colours = {"holds": "green", "fails": "red", "not_applicable": "yellow"}
+    table = plain_table("verdict", "claim", "value", "", "threshold", "null", "seeds")
+    colours = {"holds": "green", "fails": "red", "not_evidence": "yellow", "not_applicable": "yellow"}
     for claim in result.claims:
         verdict = f"[{colours[claim.verdict]}]{claim.verdict.replace('_', ' ')}[/]"
         text = escape(claim.claim) + (f"\n[dim]{escape(claim.reason)}[/dim]" if claim.reason else "")
-        table.add_row(verdict, text, f"{claim.value:.4g}", claim.relation, f"{claim.threshold:.4g}", str(claim.seeds))
+        null = "" if claim.null is None else f"{claim.null:.4g}"
+        numbers = (f"{claim.value:.4g}", claim.relation, f"{claim.threshold:.4g}", null, str(claim.seeds))
+        table.add_row(verdict, text, *numbers)
     out.print(table)
     say(f"{result.folder}/")
 

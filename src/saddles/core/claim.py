@@ -12,7 +12,7 @@ from saddles.protocols import ArrayLike
 from saddles.runtime.files import write_json
 
 Relation = Literal["<=", ">="]
-Verdict = Literal["holds", "fails", "not_applicable"]
+Verdict = Literal["holds", "fails", "not_evidence", "not_applicable"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,9 @@ class Claim:
     """One claim and its verdict.
 
     `value` is the worst over the seeds, `spread` the largest minus the smallest, `seeds` how many independent runs
-    there were. `reason` explains a verdict other than `holds`: what failed, or which assumption is broken at this
-    size.
+    there were. `null` is the same number of a null model (data permuted, weights untrained or drawn at random): how
+    far it is from the threshold says how much the claim shows; None where there is none. `reason` explains a verdict
+    other than `holds`: what failed, that the null passes too, or which assumption is broken at this size.
     """
 
     claim: str
@@ -35,6 +36,7 @@ class Claim:
     size: str
     verdict: Verdict
     reason: str = ""
+    null: float | None = None
 
 
 def check(
@@ -48,6 +50,7 @@ def check(
     size: str,
     sizes: Sequence[str] = ("laptop", "gpu", "paper"),
     not_applicable: str = "",
+    null: ArrayLike | None = None,
 ) -> Claim:
     """Judge a claim from one number per seed.
 
@@ -57,9 +60,12 @@ def check(
         size: the size that was run.
         sizes: sizes at which the claim is asserted; elsewhere it is not applicable.
         not_applicable: why it is not, where an assumption of the paper is broken.
+        null: the same numbers of a null model, judged by the same rule. Where they pass, a claim that would hold is
+            not evidence. Infinities are fine (a null that gets nowhere); NaN never makes evidence.
     """
     numbers = np.atleast_1d(np.asarray(values, dtype=float)).ravel()
-    worst = float(numbers.max() if relation == "<=" else numbers.min()) if numbers.size else float("nan")
+    worst = _worst(numbers, relation)
+    control = None if null is None else _worst(np.atleast_1d(np.asarray(null, dtype=float)).ravel(), relation)
     with np.errstate(invalid="ignore"):  # all of them may be infinite
         spread = float(numbers.max() - numbers.min()) if numbers.size else 0.0
     verdict: Verdict = "fails"
@@ -70,18 +76,36 @@ def check(
         verdict, reason = "not_applicable", f"asserted at size {', '.join(sizes)}; {size} is too small to show it"
     elif not np.isfinite(numbers).all() or not numbers.size:
         reason = "a measured number is not finite"
-    elif worst <= threshold if relation == "<=" else worst >= threshold:
-        verdict = "holds"
-    else:
+    elif not _passes(worst, relation, threshold):
         reason = f"the worst of {numbers.size} is {worst:.4g}, not {relation} {threshold:.4g}"
+    elif control is not None and (np.isnan(control) or _passes(control, relation, threshold)):
+        verdict = "not_evidence"
+        reason = "its null is not a number" if np.isnan(control) else f"its null passes: {control:.4g}"
+    else:
+        verdict = "holds"
     return Claim(
-        claim, paper, where, worst, relation, float(threshold), spread, int(numbers.size), size, verdict, reason
+        claim, paper, where, worst, relation, float(threshold), spread, numbers.size, size, verdict, reason, control
     )
+
+
+def _worst(numbers: np.ndarray, relation: Relation) -> float:
+    if not numbers.size:
+        return float("nan")
+    return float(numbers.max() if relation == "<=" else numbers.min())
+
+
+def _passes(value: float, relation: Relation, threshold: float) -> bool:
+    return value <= threshold if relation == "<=" else value >= threshold
+
+
+def as_row(claim: Claim) -> dict[str, object]:
+    """A claim as `claims.json` has it: without the key `null` where there is no null."""
+    return {key: value for key, value in asdict(claim).items() if key != "null" or value is not None}
 
 
 def write_claims(claims: Sequence[Claim], file: Path) -> None:
     """Write `claims.json`: a list of objects, numbers that are not finite as null."""
-    write_json(file, [_finite(asdict(claim)) for claim in claims])
+    write_json(file, [_finite(as_row(claim)) for claim in claims])
 
 
 def read_claims(file: Path) -> list[Claim]:

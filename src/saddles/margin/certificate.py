@@ -96,16 +96,11 @@ def certify(
     )  # fmt: skip
 
 
-def refuse_infeasible(task: Tokens, diagonal: bool, candidate: Multipliers | None = None) -> None:
-    """Raise `InfeasibleError` with its certificate if no (diagonal) W separates the data.
-
-    Args:
-        candidate: multipliers that a solver met on the way and that prove it, instead of looking for some.
-    """
-    distance, weights = hull(factor(task.left, task.right, diagonal)) if candidate is None else (0.0, candidate)
+def refuse_infeasible(task: Tokens, diagonal: bool) -> None:
+    """Raise `InfeasibleError` with its certificate if no (diagonal) W separates the data."""
+    distance, proof = hull(factor(task.left, task.right, diagonal))
     if distance > 0:
         return
-    proof = weights / weights.sum()
     residual = float(np.abs(combine(proof, task.left, task.right, diagonal)).max())
     others = task.shape[1] - 1
     named = ", ".join(

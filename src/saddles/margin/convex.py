@@ -45,10 +45,14 @@ def max_margin(
         diagonal: only diagonal W, whose diagonal β is returned; default True for l1, False otherwise.
         method: "interior_point" (HiGHS for linear programs, Clarabel otherwise), "primal_dual" (first order), or
             "auto": interior_point for diagonal W and up to 16 coordinates.
-        tolerance: relative gap at which the primal-dual solver stops; the others solve to their own, which is smaller.
+        tolerance: largest relative gap of the certificate. The primal-dual solver stops there; the others solve to
+            their own, which is smaller.
         max_iterations: of the primal-dual solver.
 
-    Fails with `InfeasibleError`, which carries its certificate, where no W separates.
+    Tokens and queries of any size: s times the data have 1/s² times the solution, found by the same steps.
+
+    Fails with `InfeasibleError`, which carries its certificate, where no W separates, and where the certified gap is
+    above the tolerance.
     """
     if problem not in PROBLEMS:
         raise SaddlesError.unknown("problem", problem, PROBLEMS)
@@ -57,6 +61,22 @@ def max_margin(
         method = RENAMED[method]
     if method not in METHODS:
         raise SaddlesError.unknown("method", method, METHODS)
+    found = _solve(task, problem, diagonal, method, tolerance, max_iterations)
+    if not found.gap <= tolerance:
+        advice = {
+            "primal-dual": "Raise max_iterations, or use method='interior_point'",
+            "closed form": "The closed form needs Assumption 4: see check_assumptions(task), or use 'nuclear'",
+        }.get(found.solver, "Raise the tolerance, or use method='primal_dual'")
+        raise SaddlesError(
+            f"The certified gap must be at most {tolerance:.3g}; {found.solver} ended with {found.gap:.3g} after "
+            f"{found.iterations} iterations. {advice}."
+        )
+    return found
+
+
+def _solve(
+    task: Tokens, problem: str, diagonal: bool | None, method: str, tolerance: float, max_iterations: int
+) -> Certified:
     if problem == "aligned":
         return aligned(task)
     flat = problem == "l1" if diagonal is None else diagonal
@@ -89,7 +109,8 @@ def aligned(task: Tokens) -> Certified:
     that is hardest to separate from the optimal token. Multipliers: 1/((1 − c_i) r_i s_i), shared by the tokens of that
     pair.
 
-    The certificate is computed like any other; where Assumption 4 fails it shows a gap, or there is none.
+    The certificate is computed like any other; where Assumption 4 fails it shows a gap, which `max_margin` refuses, or
+    there is none.
     """
     n, length, _ = task.shape
     best, r, s = task.optimal_tokens, np.linalg.norm(task.optimal_tokens, axis=1), np.linalg.norm(task.z, axis=1)

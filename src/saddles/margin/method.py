@@ -11,6 +11,8 @@ from jaxtyping import Float
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.errors import SaddlesError
 from saddles.margin.attention import AttentionFlow
+from saddles.margin.certificate import refuse_infeasible
+from saddles.margin.separation import separation
 from saddles.runtime.progress import bar
 from saddles.solvers.dynamics import Dynamics, Path
 from saddles.solvers.multistep import Multistep, Snapshot, StepError
@@ -18,7 +20,6 @@ from saddles.solvers.multistep import Multistep, Snapshot, StepError
 State = Float[np.ndarray, "entry"]
 Clock = Float[np.ndarray, "time"]
 
-# Rates of two instants that differ by less are taken as equal: (1 − e^−x)/x is 1 there to rounding.
 TOLERANCES = (1e-12, 1e-8)
 """Where no tolerance is given it is 0.1/until_norm, but within these: below 1e-12 rounding of the state decides."""
 
@@ -40,6 +41,7 @@ LONGEST_WAIT = 20
 """Solver steps after which an instant is saved though the norm has hardly grown: plateaus are seen too."""
 
 EQUAL_RATES = 1e-9
+"""Rates of two instants that differ by less are taken as equal: (1 − e^−x)/x is 1 there to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,9 @@ class MarginFlow:
     """Gradient flow on the exponential loss, followed until the weights have a given norm.
 
     The field is divided by |c|, the ℓ2 norm of the coefficients of B_il: the path is that of gradient flow, `time` is
-    ∫|c|dt, and log t is kept as `log_time`.
+    ∫|c|dt, and log t is kept as `log_time`. Data that no W separates (no diagonal W, for a diagonal layer) are refused
+    with `InfeasibleError` before anything is computed: their weights have no margin, and need not grow. Given `times`
+    the flow is followed all the same, and the status says so.
 
     Args:
         until_norm: Frobenius norm of W (ℓ2 norm of β) to stop at.
@@ -174,8 +178,12 @@ class _Tour:
             return
         self.clock.move(self.stepper.time, self.stepper.state)
 
+    @property
+    def _diagonal(self) -> bool:
+        return self.flow.weights(self.start).ndim == 1
+
     def through(self, times: Clock) -> None:
-        """Save at every one of the times."""
+        """Save at every one of the times; on data that nothing separates the status says so."""
         for instant in times:
             while self.stepper.time < instant and self.status.ok:
                 self._step(limit=float(instant))
@@ -183,9 +191,12 @@ class _Tour:
                 self._save()  # also where the flow stopped on the way
             if not self.status.ok:
                 return
+        if not separation(self.flow.task.left, self.flow.task.right, self._diagonal) > 0:
+            self.status = Status(Ending.FINISHED, f"no {'diagonal ' * self._diagonal}W separates these data")
 
     def to_norm(self) -> None:
         """Save the start, each time the norm has grown by 10^(1/per_decade) or `LONGEST_WAIT` steps passed, the end."""
+        refuse_infeasible(self.flow.task, self._diagonal)
         goal, growth = self.method.until_norm, 10 ** (1 / self.method.per_decade)
         self._save()
         saved, waited = self.norm, 0

@@ -48,8 +48,8 @@ HALVED = 0.5
 # keeps early restarts from averaging over too few iterates.
 PATIENCE, ARTIFICIAL = 400, 0.36
 
-# A dual bound this many times the first one is taken as unbounded: the data are not separable. It only triggers the
-# proof: `refuse_infeasible` states how nearly the multipliers combine the constraints to 0.
+# A dual bound this many times the first one looks unbounded, as it is where the data are not separable. It only
+# triggers the search for a proof; where there is none the iteration goes on.
 UNBOUNDED = 1e9
 
 # ‖A‖ by power iteration until it changes by less than this part; that is well within `STEP`.
@@ -64,7 +64,8 @@ class Constraints:
     """A: W ↦ scaled margins, and its adjoint, without forming d² × constraints; β instead of W where diagonal.
 
     Constraints are divided by their lengths |left_k||right_k| (so the right-hand sides 1 become `bound`): the dual step
-    is one number for all of them, and would otherwise be set by the longest.
+    is one number for all of them, and would otherwise be set by the longest. W is measured in units of the shortest, so
+    that neither A nor `bound`, hence no step, knows how large the data are.
     """
 
     task: Tokens
@@ -88,8 +89,8 @@ class Constraints:
 
     @cached_property
     def bound(self) -> Multipliers:
-        """The right-hand sides of the scaled constraints."""
-        return 1 / self.lengths
+        """The right-hand sides of the scaled constraints, at most 1."""
+        return self.lengths.min() / self.lengths
 
     @cached_property
     def tokens(self) -> Float[np.ndarray, "sequence other coordinate"]:
@@ -159,7 +160,8 @@ PROX: dict[str, Callable[[Weights, float], Weights]] = {
 def first_order(task: Tokens, problem: str, diagonal: bool, tolerance: float, max_iterations: int) -> Certified:
     """Solve by the primal-dual iteration until the relative gap is at most `tolerance`.
 
-    It ends with what it has after `max_iterations`: the gap of the certificate says how good that is.
+    It ends with what it has after `max_iterations`: the gap of the certificate says how good that is, and `max_margin`
+    judges it.
     """
     began, a = time.perf_counter(), Constraints(task, diagonal)
     with one_thread(task.shape[2]):
@@ -235,5 +237,6 @@ class Best:
             self.bound, self.multipliers = bound, multipliers
             self._first = self._first or bound
             if bound > UNBOUNDED * self._first:
-                refuse_infeasible(self._a.task, self._a.diagonal, multipliers * self._a.bound)
+                refuse_infeasible(self._a.task, self._a.diagonal)
+                self._first = bound  # separable after all: do not ask again soon
         return (value - bound) / value if np.isfinite(value) else 1.0

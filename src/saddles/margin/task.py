@@ -15,7 +15,6 @@ from saddles.margin import generate
 from saddles.margin.separation import Constraints, separation
 from saddles.protocols import ArrayLike
 
-# Least margin (of a W of norm 1) of data that are drawn: above rounding, far below typical ones.
 TIE = 1e-12
 """Two scores closer than this part of the largest score of their sequence are equal."""
 
@@ -23,6 +22,7 @@ TRIES = 200
 """Draws before `Tokens.random` gives up."""
 
 SEPARATED = 1e-9
+"""Least margin (of a W of norm 1) of data that are drawn: above rounding, far below typical ones."""
 
 PerSequence = Float[np.ndarray, "sequence"]
 Places = Int[np.ndarray, "sequence"]

@@ -21,7 +21,8 @@ _STYLE = (
 body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 4rem; }
 h2 { margin: 2.5rem 0 .2rem; } a { color: inherit; }
 .holds { color: var(--holds); font-weight: 600; } .fails { color: var(--fails); font-weight: 600; }
-.not_applicable { color: var(--na); font-weight: 600; } td.verdict, td:first-child { white-space: nowrap; }
+.not_evidence, .not_applicable { color: var(--na); font-weight: 600; }
+td.verdict, td:first-child { white-space: nowrap; }
 figure { margin: .8rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
 img { max-width: 100%; height: auto; display: block; margin: auto; }
 @media screen and (max-width: 45rem) {
@@ -42,7 +43,12 @@ table.claims th:nth-child(2) { width: 44%; }
 )
 
 _SIGNS = {"<=": "≤", ">=": "≥"}
-_MARKS = {"holds": "✓ holds", "fails": "✗ fails", "not_applicable": "– not applicable"}
+_MARKS = {
+    "holds": "✓ holds",
+    "fails": "✗ fails",
+    "not_evidence": "○ not evidence",
+    "not_applicable": "– not applicable",
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,8 @@ def _summary(sections: Sequence[Section]) -> str:
     spent = sum(float(section.record["wall_time_s"]) for section in done if section.record)
     return (
         f"{len(done)} of {len(sections)} experiments in {_duration(spent)}: {verdicts.count('holds')} claims hold, "
-        f"{verdicts.count('fails')} fail, {verdicts.count('not_applicable')} do not apply at this size."
+        f"{verdicts.count('fails')} fail, {verdicts.count('not_evidence')} are not evidence, "
+        f"{verdicts.count('not_applicable')} do not apply at this size."
     )
 
 
@@ -101,16 +108,17 @@ def _overview(sections: Sequence[Section]) -> str:
     for section in sections:
         link = f'<a href="#{_anchor(section)}">{text(section.name)}</a>'
         if not section.record:
-            rows.append(f'<tr><td>{link}</td><td colspan="5" class="soft">{text(section.waiting)}</td></tr>')
+            rows.append(f'<tr><td>{link}</td><td colspan="6" class="soft">{text(section.waiting)}</td></tr>')
         for claim in section.claims:
             reason = f'<br><span class="soft">{text(claim.reason)}</span>' if claim.reason else ""
             rows.append(
                 f'<tr><td>{link}</td><td>{text(claim.claim)}{reason}</td><td data-name="where">{text(claim.where)}</td>'
                 f'<td class="number" data-name="worst value">{_compared(claim)}</td>'
+                f'<td class="number" data-name="null">{"" if claim.null is None else f"{claim.null:.4g}"}</td>'
                 f'<td class="number" data-name="spread, seeds">{claim.spread:.2g}, {claim.seeds}</td>'
                 f'<td class="verdict {claim.verdict}">{_MARKS[claim.verdict]}</td></tr>'
             )
-    names = ("experiment", "claim", "where", "worst value, threshold", "spread, seeds", "verdict")
+    names = ("experiment", "claim", "where", "worst value, threshold", "null", "spread, seeds", "verdict")
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     table = f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     return f"<h2>Claims</h2>\n{scrolled(table, 'claims')}"

@@ -55,9 +55,10 @@ def _run(row: Experiment, size: str, seed: int, root: Path) -> tuple[Section, in
         reason = f"{'skipped' if missing else 'failed'}: {error}"
         return Section(row.name, row.title, waiting=reason), 0 if missing else 1, reason
     verdicts = [claim.verdict for claim in result.claims]
-    holds, fails, others = (verdicts.count(word) for word in ("holds", "fails", "not_applicable"))
+    words = {"holds": "hold", "fails": "fail", "not_evidence": "are not evidence", "not_applicable": "do not apply"}
+    counts = ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in words.items())
     section = Section(row.name, row.title, result.record, result.claims, result.folder / "figure.png")
-    return section, fails, f"{holds} hold, {fails} fail, {others} do not apply"
+    return section, verdicts.count("fails"), counts
 
 
 def _chosen(labs: Sequence[str]) -> list[Experiment]:

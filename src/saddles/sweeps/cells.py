@@ -223,7 +223,7 @@ def pack(trajectory: object, claims: Sequence[Claim]) -> Packed:
         str(name): (tuple(map(str, value.dims)), np.array(value.values)) for name, value in trajectory.coords.items()
     }
     if claims:
-        verdicts = {"holds": 1.0, "fails": 0.0, "not_applicable": np.nan}
+        verdicts = {"holds": 1.0, "fails": 0.0, "not_evidence": np.nan, "not_applicable": np.nan}
         along = ("claim",)
         variables["claim_value"] = (along, np.array([claim.value for claim in claims]))
         variables["claim_threshold"] = (along, np.array([claim.threshold for claim in claims]))
