@@ -103,6 +103,6 @@ def print_graphs(steps: int) -> None:
         for number in range(steps):
             stepper.step(10 + number)
         torch.cuda.synchronize()
+        print(f"{'graph' if graphs else 'launches'}: {1000 * (time.perf_counter() - began) / steps:.2f} ms per step")
         if graphs:
             print_profile(lambda stepper=stepper: stepper.step(0))
-        print(f"{'graph' if graphs else 'launches'}: {1000 * (time.perf_counter() - began) / steps:.2f} ms per step")
