@@ -7,7 +7,7 @@ CORES ?= auto
 
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 
-.PHONY: reproduce test docs setup lint types test-slow bench clean
+.PHONY: reproduce test docs setup lint types test-slow mutate attack bench clean
 
 # A claim of a paper that fails (exit code 1) is a finding, not a broken build.
 reproduce: setup
@@ -34,6 +34,14 @@ types: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -n $(CORES) -m slow
+
+# Bugs put into a copy of the package: which of them do the tests catch?
+mutate: setup
+	$(BIN)/python tests/support/mutations.py
+
+# Damaged and hostile files, kills and fuzz, in their long form. A failure prints ATTACK_SEED, which repeats it.
+attack: setup
+	$(BIN)/python -m pytest -n $(CORES) -m "attack or not attack" tests/attack
 
 # A warning breaks it, and so does a dead link; every tutorial runs. Open docs/_build/html/index.html.
 docs: setup

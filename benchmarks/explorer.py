@@ -1,7 +1,7 @@
 """The explorer in a real browser: from a moved slider to the redrawn plot, and to the first paint.
 
 Each step of a slider is one move. The clock runs in the page, from the slider's `input` event to
-Plotly's `plotly_afterplot` of the last plot of the room that shows the new numbers, so it holds the event, the
+Plotly's `plotly_afterplot` of the last plot of the page that shows the new numbers, so it holds the event, the
 server's computation, the message back and the drawing of all plots.
 """
 
@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 MOVES = {"linear": ("slide-gamma_variance", 2), "diagonal": ("slide-decades", 1), "concepts": ("slide-mu1", 3)}
-"""The slider that is moved, and the plot that is waited for: the one drawn last (0 is the map of the linear room)."""
+"""The slider that is moved, and the plot that is waited for: the one drawn last (0 is the map of the linear page)."""
 LIMIT = 150.0
 
 SCRIPT = """
@@ -54,8 +54,8 @@ def main(full: bool = False) -> None:
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             _first_paint(browser, address)
-            for room, (slider, place) in MOVES.items():
-                _drag(browser, f"{address}/{room}", slider, place, 60 if full else 30)
+            for name, (slider, place) in MOVES.items():
+                _drag(browser, f"{address}/{name}", slider, place, 60 if full else 30)
             browser.close()
     finally:
         process.terminate()

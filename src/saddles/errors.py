@@ -43,11 +43,6 @@ class SaddlesError(ValueError):
         rest = f"Did you mean {near[0]!r}?" if near else otherwise or f"Known: {', '.join(names)}."
         return cls(f"Unknown {kind} {name!r}{f' of {of}' if of else ''}. {rest}")
 
-    @classmethod
-    def about(cls, came: str, expected: str, hint: str) -> "SaddlesError":
-        """Build a sentence in the old style; being replaced by the two above."""
-        return cls(f"{came}, but {expected}; {hint}.")
-
 
 class MissingDataError(SaddlesError):
     """An experiment's data set was not found."""

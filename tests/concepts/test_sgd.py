@@ -55,6 +55,20 @@ def test_the_program_takes_the_steps_of_a_plain_loop(model, loss):
     np.testing.assert_allclose(found["time"], 0.05 * scale * found["step"])
 
 
+def test_every_epoch_has_an_order_of_its_own():
+    orders = Identity((1.0, 2.0), 0.3, samples=20, seed=4).shuffles(3, seed=9)
+    assert all(sorted(order) == list(range(40)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_pytorch_weights_are_drawn_by_the_number_of_inputs():
+    layers = MLP((400,), bias=True).start(Identity((1.0, 2.0), 0.3, dim=4))
+    for (weights, biases), inputs in zip(layers, (4, 400), strict=True):
+        edge = 1 / np.sqrt(inputs)  # the largest of n uniform numbers lies within 10/n of the edge, but for e^-10
+        assert edge * (1 - 10 / weights.size) < np.abs(weights).max() <= edge
+        assert np.abs(biases).max() <= edge
+
+
 def test_side_by_side_and_one_after_another_agree(monkeypatch):
     tasks = [Identity((1.0, 2.0), s, dim=4, samples=50, seed=1) for s in (0.1, 0.5)]
     model = MLP((4,))

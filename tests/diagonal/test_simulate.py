@@ -28,6 +28,7 @@ from saddles.diagonal import (
     Supervised,
     TeacherStudent,
     cross_entropy,
+    perturbed_flows,
     squared_error,
 )
 from saddles.diagonal.risk import risk_of
@@ -90,6 +91,12 @@ def test_teacher_has_zero_loss_and_seeds_differ():
     assert risk_of(model, one).losses(one.truth[None])[0] == pytest.approx(0, abs=1e-25)
     assert not np.allclose(one.inputs, two.inputs)
     assert (TeacherStudent(model, 20, 4, seed=1, sparsity=2).truth != 0).sum() == 2
+
+
+def test_noise_of_a_teacher_has_its_size():
+    model, noise = AttentionHead(3), 0.3
+    clean, noisy = (TeacherStudent(model, 200, 4, seed=1, noise=level).targets for level in (0.0, noise))
+    assert (noisy - clean).std() == pytest.approx(noise, rel=5 / np.sqrt(2 * clean.size))
 
 
 def test_flow_equals_ordinary_gradient_flow_of_the_weights():
@@ -199,6 +206,28 @@ def test_batches_are_drawn_by_the_seed():
         simulate(model, task, Descent(0.01, 20), seed=1)
     with pytest.raises(SaddlesError, match="`seed` has no effect"):
         simulate(model, task, Flow(), seed=[0, 1])
+
+
+def test_every_step_draws_a_batch_of_its_own():
+    count = 8  # sample i sees coordinate i alone, so that what moved tells which samples were drawn
+    model = LinearDiagonal(count, (np.ones(count), np.full(count, 0.4)), log_alpha=-1.0)
+    task = Supervised(np.eye(count), np.ones(count))
+    moves = np.diff(simulate(model, task, Descent(0.1, 60, batch=1))["beta"].values, axis=0)
+    drawn = [np.flatnonzero(move) for move in moves]
+    assert all(len(rows) == 1 for rows in drawn)
+    assert {int(rows[0]) for rows in drawn} == set(range(count))  # one is missed with probability 8 (7/8)^60 = 0.003
+
+
+def test_a_perturbation_moves_u_and_v_on_their_own():
+    model = LinearDiagonal(4, log_alpha=-30.0)
+    task = Supervised(np.eye(4), np.array([1.0, -1.0, 1.5, 2.0]))
+    end = simulate(model, task, Flow(until=30.0))["log_scale"][-1].values
+    draw, size = np.random.default_rng(0), 1e-3
+    pairs = [perturbed_flows(model, task, end, clock=np.array([0.0, 1e-9]), noise=size, draw=draw) for _ in range(300)]
+    moved = np.array([perturbed[0] - plain[0] for plain, perturbed in pairs])
+    # |u| = |v| = √|β| at rest: independent noise on both moves uv by √(2|β|) size, noise on u alone by √|β| size
+    spread = moved.std(axis=0) / np.sqrt(np.abs(pairs[0][0][0]))
+    np.testing.assert_allclose(spread, np.sqrt(2) * size, rtol=5 / np.sqrt(2 * 300))
 
 
 def test_full_head_flow_and_descent_agree():

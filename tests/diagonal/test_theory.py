@@ -182,6 +182,23 @@ def test_assumptions_hold_on_a_plain_task():
     np.testing.assert_allclose(curvatures, [1.0, 1 / 1.5, 0.5 / 1.5], rtol=1e-6)
 
 
+def _ridge(output, _):
+    """A valley in β₁ = 1 that turns into a ridge as β₂ grows: only a flow that begins on it ends at (1, 1)."""
+    aside = (output[0] - 1) ** 2
+    return (output[1] - 1) ** 2 + aside * (0.1 - output[1]) + aside**2
+
+
+def test_assumption_4_5_fails_where_a_perturbed_flow_ends_elsewhere():
+    model = Diagonal(lambda beta, batch: beta[None, :] * batch, 2)
+    task = Supervised(np.ones((1, 2)), np.zeros((1, 2)), _ridge)
+    predicted = predict(model, task, Incremental(2))
+    np.testing.assert_allclose(predicted["stage_beta"].values, [[1, 0], [1, 1]], atol=1e-6)
+    verdicts = [check.holds for check in check_assumptions(model, task, predicted, trials=8).about("4.5").checks]
+    assert verdicts == [True, False]
+    tiny = check_assumptions(model, task, predicted, radius=1e-30, trials=1).about("4.5").checks
+    assert [check.holds for check in tiny] == [True, True]  # it is the perturbation that is judged
+
+
 def test_equal_weights_run_but_the_theory_says_which_assumption_broke():
     ones = np.ones(2)
     model = LinearDiagonal(2, weights=(ones, np.array([1.0, 0.5])), log_alpha=-50.0)

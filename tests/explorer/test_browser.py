@@ -1,20 +1,24 @@
-"""The explorer in a real browser: rooms, sliders, links, refusals, downloads, two tabs, a live run."""
+"""The explorer in a real browser: pages, sliders, links, refusals, downloads, two tabs, a live run."""
 
 import http.client
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
+from explorer_server import Tab, serving
 from shown_runs import row_of
 
 import saddles
 from saddles.probe.recording.journal import Journal
 
-ROOMS = {
+PAGES = {
     "linear": "Linear networks",
     "diagonal": "Diagonal networks",
     "concepts": "Concepts",
@@ -24,11 +28,11 @@ ROOMS = {
 }
 
 
-@pytest.mark.parametrize("path", ROOMS)
-def test_each_room_opens_without_errors_or_outside_requests(tab, server, path):
+@pytest.mark.parametrize("path", PAGES)
+def test_each_page_opens_without_errors_or_outside_requests(tab, server, path):
     one = tab()
     page = one.drawn(f"/{path}")
-    assert page.inner_text("h1") == ROOMS[path]
+    assert page.inner_text("h1") == PAGES[path]
     page.wait_for_function("!document.querySelector('.said').textContent.startsWith('Computing')")
     assert page.locator("[aria-label='settings'] input[type=range]").count() >= 1
     for plot in page.locator(".panel:not(.hidden) .js-plotly-plot").all():
@@ -39,13 +43,13 @@ def test_each_room_opens_without_errors_or_outside_requests(tab, server, path):
 
 
 @pytest.mark.parametrize(
-    ("room", "slider", "plot", "trace"),
+    ("name", "slider", "plot", "trace"),
     [("linear", "noise", 1, 0), ("diagonal", "−log₁₀ α", 1, 1), ("concepts", "signal μ₁", 2, 0)],
 )
-def test_a_slider_moves_the_plot_and_the_link(tab, room, slider, plot, trace):
+def test_a_slider_moves_the_plot_and_the_link(tab, name, slider, plot, trace):
     one = tab()
-    page = one.drawn(f"/{room}")
-    place = plot + (room == "linear")  # the map stands first among the elements
+    page = one.drawn(f"/{name}")
+    place = plot + (name == "linear")  # the map stands first among the elements
     before = one.curve(place, trace)
     handle = page.get_by_role("slider", name=slider)
     handle.focus()
@@ -97,11 +101,11 @@ def test_a_bad_value_is_refused_in_place(tab):
     assert any("'colour'" in words for words in said.all_inner_texts())
     page.locator("#set-noise").fill("loud")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.body.innerText.includes(\"'loud' came\")")
+    page.wait_for_function("document.body.innerText.includes(\"got 'loud'\")")
     page.locator("#set-noise").fill("0.5")
     page.keyboard.press("Enter")
     page.wait_for_function("location.search.includes('noise=0.5')")
-    assert "'loud' came" not in page.inner_text("main")
+    assert "got 'loud'" not in page.inner_text("main")
     assert one.trouble == []
 
 
@@ -113,7 +117,7 @@ def test_too_much_work_is_refused_with_the_limit_and_the_page_lives_on(tab):
     page.wait_for_function("location.search.includes('steps=1024')")
     page.locator("#set-dim").fill("120")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.body.innerText.includes('a page computes up to 2e+09 multiplications')")
+    page.wait_for_function("document.body.innerText.includes('up to 2e+09 multiplications')")
     page.locator("#set-dim").fill("30")
     page.locator("#set-rank").fill("4")
     page.keyboard.press("Enter")
@@ -174,6 +178,20 @@ def test_the_map_opens_a_run(tab):
     assert page.locator("#set-gamma_w").input_value() == "2"
 
 
+def test_the_mark_of_this_run_moves_on_the_map(tab):
+    one = tab()
+    page = one.drawn("/linear?dim=10&rank=1")
+    mark = "(plot => plot.data?.find((trace) => trace.name === 'this run'))(document.querySelector('.js-plotly-plot'))"
+    page.wait_for_function(f"{mark}?.x[0] === -1.8 && {mark}.y[0] === 1.8")
+    # A map that grows is drawn anew with the mark in it: only a whole one shows that the mark moves by itself.
+    page.wait_for_function("!document.querySelector('.panels').textContent.includes('rows so far')")
+    page.locator("#set-gamma_variance").fill("-0.5")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"{mark}.x[0] === -0.5 && {mark}.y[0] === 1.8")
+    page.wait_for_function("document.querySelector('.js-plotly-plot').ariaLabel.includes('γ_σ² -0.50')")
+    assert one.trouble == []
+
+
 def test_play_moves_the_instant(tab):
     one = tab()
     page = one.drawn("/concepts?instant=0.0")
@@ -215,6 +233,75 @@ def test_everything_can_be_reached_by_keyboard(tab):
     assert {"Linear", "colour theme", "sequences", "download this figure as SVG", "data: Zarr", "▶ play"} <= seen
 
 
+BROKEN = """
+import dataclasses, sys
+from saddles.explorer import serve
+from saddles.explorer.pages import margin
+
+def compute(view, draft):
+    if view.seed == 1:
+        return margin.compute(view, draft)
+    raise KeyError("a name that nobody knows")
+
+margin.PAGE = dataclasses.replace(margin.PAGE, compute=compute)
+serve.explore(port=int(sys.argv[1]), browser=False)
+"""
+
+
+def test_an_unexpected_error_is_one_sentence_and_a_traceback_on_the_terminal(chromium, tmp_path):
+    sentence = "This view could not be computed: KeyError, 'a name that nobody knows'; this is a bug."
+    with serving("-c", BROKEN, log=tmp_path / "log") as (address, _):
+        page = Tab(chromium, address).open("/margin?decades=1.0")
+        page.wait_for_function("!document.querySelector('.said').textContent.startsWith('Computing')")
+        assert page.inner_text(".said") == sentence
+        page.locator("#set-seed").fill("1")
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.querySelectorAll('.js-plotly-plot')[2]?.data?.length")
+        assert page.inner_text(".said") != sentence
+        page.locator("#set-seed").fill("2")
+        page.keyboard.press("Enter")
+        page.wait_for_function(f"document.querySelector('.bounds').textContent === {json.dumps(sentence)}")
+        page.close()
+    assert "Traceback" in (tmp_path / "log").read_text()
+
+
+SLOW = """
+import dataclasses, sys, time
+from saddles.explorer import serve
+from saddles.explorer.pages import linear
+
+def compute(view, draft):
+    print("begun", flush=True)
+    time.sleep(2)
+    print("ended", flush=True)
+
+linear.PAGE = dataclasses.replace(linear.PAGE, compute=compute)
+serve.explore(port=int(sys.argv[1]), browser=False)
+"""
+
+
+def test_ctrl_c_waits_for_the_computation_at_work_and_begins_no_other(tmp_path):
+    """Were a thread still inside JAX while Python ends, the process would be aborted."""
+    log = tmp_path / "log"
+    with serving("-c", SLOW, log=log) as (_, process):
+        while "begun" not in log.read_text():
+            time.sleep(0.05)
+    told = log.read_text()
+    assert told.count("begun") == told.count("ended") == 1
+    assert process.returncode in (0, 130, -signal.SIGINT)
+
+
+def test_no_other_page_can_frame_it(server):
+    host = server.removeprefix("http://")
+    for path, name in (("/margin", host), ("/nothing", host), ("/margin", "evil.example")):
+        link = http.client.HTTPConnection(host, timeout=30)
+        link.request("GET", path, headers={"Host": name})
+        answer = link.getresponse()
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+        link.close()
+
+
 def test_only_this_machine_is_answered(server):
     """A page of another name that resolves to this machine gets nothing (DNS rebinding)."""
     host = server.removeprefix("http://")
@@ -225,7 +312,7 @@ def test_only_this_machine_is_answered(server):
         link.close()
 
 
-def test_nothing_is_served_beside_the_rooms(server):
+def test_nothing_is_served_beside_the_pages(server):
     host = server.removeprefix("http://")
     for path in (
         "/secret.txt",
@@ -265,7 +352,17 @@ def test_a_port_in_use_is_refused(server):
         free_port("127.0.0.1", int(server.rpartition(":")[2]))
     with pytest.raises(saddles.SaddlesError, match="between 1 and 65535"):
         free_port("127.0.0.1", 70_000)
+    for host in ("999.1.1.1", "192.0.2.1", "::2::", "x" * 80):
+        with pytest.raises(saddles.SaddlesError, match=f"host '{host}' cannot be used"):
+            free_port(host, None)
     assert free_port("127.0.0.1", None) > 0
+
+
+def test_the_address_is_one_that_a_browser_reads():
+    from saddles.explorer.serve import url
+
+    assert url("127.0.0.1", 8421) == "http://127.0.0.1:8421/"
+    assert url("::1", 8421) == "http://[::1]:8421/"
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path):
@@ -273,5 +370,5 @@ def test_a_missing_folder_is_one_sentence(tmp_path):
     command = [sys.executable, "-m", "saddles", "explore", "--no-browser", str(tmp_path / "no")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
-    assert "a folder that exists is needed" in done.stderr
+    assert "must be a folder that exists" in done.stderr
     assert "Traceback" not in done.stderr

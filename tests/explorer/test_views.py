@@ -16,23 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import saddles
-from saddles.explorer import draw, files, phases
+from saddles.explorer import downloads, draw, phase_map
 from saddles.explorer.latest import Latest
-from saddles.explorer.rooms import concepts, diagonal, linear, margin, runs
-from saddles.explorer.shelf import Shelf
+from saddles.explorer.pages import concepts, diagonal, linear, margin, runs
+from saddles.explorer.run_folders import RunFolders
 from saddles.explorer.view import LONGEST, RefusedError, computed, from_link, read, to_link
 from saddles.explorer.view import settings as settings_of
 
-ROOMS = [linear.ROOM, diagonal.ROOM, concepts.ROOM, margin.ROOM, runs.room(Shelf())]
-NAMED = {room.name: room for room in ROOMS}
+PAGES = [linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, runs.page(RunFolders())]
+NAMED = {page.name: page for page in PAGES}
 
 
 @st.composite
 def views(draw_):
-    room = draw_(st.sampled_from(ROOMS))
+    page = draw_(st.sampled_from(PAGES))
     values = {}
-    for field in dataclasses.fields(room.view):
-        setting = settings_of(room.view)[field.name]
+    for field in dataclasses.fields(page.view):
+        setting = settings_of(page.view)[field.name]
         if isinstance(field.default, str):
             some = st.sampled_from(sorted(setting.options)) if setting.options else st.text(max_size=60)
             values[field.name] = draw_(some)
@@ -40,32 +40,32 @@ def views(draw_):
             values[field.name] = draw_(st.integers(int(setting.low), int(setting.high)))
         else:
             values[field.name] = draw_(st.floats(setting.low, setting.high))
-    return room, room.view(**values)
+    return page, page.view(**values)
 
 
 @settings(max_examples=150, deadline=None)
 @given(views())
 def test_a_link_restores_a_view(made):
-    room, view = made
+    page, view = made
     texts = [v for v in dataclasses.astuple(view) if isinstance(v, str)]
     if any(not t.isprintable() or t != t.strip() for t in texts):
         return
-    path, _, query = to_link(room.name, view).partition("?")
-    assert path == f"/{room.name}"
-    assert from_link(room.view, query) == (view, {})
+    path, _, query = to_link(page.name, view).partition("?")
+    assert path == f"/{page.name}"
+    assert from_link(page.view, query) == (view, {})
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=400), max_size=6))
 def test_no_link_breaks_a_page(query):
-    for room in ROOMS:
-        view, refused = from_link(room.view, query)
-        assert isinstance(view, room.view)
+    for page in PAGES:
+        view, refused = from_link(page.view, query)
+        assert isinstance(view, page.view)
         assert all(sentence.endswith(".") for sentence in refused.values())
 
 
 @pytest.mark.parametrize(
-    ("room", "name", "given_", "words"),
+    ("page", "name", "given_", "words"),
     [
         ("linear", "gamma_w", "7", "from 0 to 3"),
         ("linear", "gamma_w", "nan", "a number from"),
@@ -76,11 +76,11 @@ def test_no_link_breaks_a_page(query):
         ("runs", "run", "x" * (LONGEST + 1), "at most"),
     ],
 )
-def test_a_bad_value_is_refused_in_a_sentence(room, name, given_, words):
+def test_a_bad_value_is_refused_in_a_sentence(page, name, given_, words):
     with pytest.raises(saddles.SaddlesError, match=words):
-        read(NAMED[room].view, name, given_)
-    view, refused = from_link(NAMED[room].view, {name: given_})
-    assert view == NAMED[room].view()
+        read(NAMED[page].view, name, given_)
+    view, refused = from_link(NAMED[page].view, {name: given_})
+    assert view == NAMED[page].view()
     assert words in refused[name]
 
 
@@ -90,17 +90,17 @@ def test_an_unknown_setting_is_told():
 
 
 @pytest.mark.parametrize(
-    ("room", "view", "limit"),
+    ("page", "view", "limit"),
     [
         (linear, linear.Linear(dim=120, steps=2048), "2e\\+09"),
-        (diagonal, diagonal.Diagonal(model="head", dim=20), "up to 8"),
+        (diagonal, diagonal.Diagonal(model="head", dim=20), "dimension 8"),
         (concepts, concepts.Concepts(mu2=3.0, until=40.0), "up to 60"),
         (margin, margin.Margin(sequences=8, length=8), "up to 40"),
     ],
 )
-def test_too_much_work_is_refused_with_the_limit(room, view, limit):
+def test_too_much_work_is_refused_with_the_limit(page, view, limit):
     with pytest.raises(RefusedError, match=limit) as told:
-        room.check(view)
+        page.check(view)
     assert told.value.setting in settings_of(view)
 
 
@@ -118,11 +118,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("room", "view"), CASES, ids=lambda case: getattr(case, "__name__", "").rpartition(".")[2] or None
+    ("page", "view"), CASES, ids=lambda case: getattr(case, "__name__", "").rpartition(".")[2] or None
 )
-def test_the_three_lines_make_the_same_numbers_and_every_panel_has_words(room, view):
-    found = room.compute(view, False)
-    code = room.code(view)
+def test_the_three_lines_make_the_same_numbers_and_every_panel_has_words(page, view):
+    found = page.compute(view, False)
+    code = page.code(view)
     assert len(code.strip().splitlines()) == 3
     made: dict = {}
     exec(code, made)
@@ -131,13 +131,13 @@ def test_the_three_lines_make_the_same_numbers_and_every_panel_has_words(room, v
             mine = made[name][variable].values
             if values.dtype.kind == "f":
                 np.testing.assert_allclose(mine, values.values, rtol=1e-8, atol=1e-11, err_msg=f"{name} {variable}")
-    panels = room.panels(view, found)
+    panels = page.panels(view, found)
     assert len(panels) >= 2
     for panel in panels:
         assert len(panel.words) > 30
         assert panel.layout["xaxis"]["title"]["text"]
         assert any(len(trace.get("x", [])) for trace in panel.data)
-    assert room.say(view, found).endswith(".")
+    assert page.say(view, found).endswith(".")
 
 
 def test_a_narrow_network_keeps_the_shape_of_a_wide_one():
@@ -145,6 +145,7 @@ def test_a_narrow_network_keeps_the_shape_of_a_wide_one():
     view = linear.Linear(dim=10, rank=2, gamma_w=0.5)
     task, model, _ = linear._pieces(view)
     padded = linear._padded(model, task, view.seed)
+    assert padded.weights is not None
     assert padded.weights[0].shape == (20, 10)
     assert padded.threshold == model.threshold
     inner, outer = model.start(task, view.seed)
@@ -165,7 +166,7 @@ def test_what_is_only_drawn_is_not_computed_again():
 
 
 def test_only_the_latest_job_is_run():
-    seen, delivered = [], []
+    seen, delivered, failed = [], [], []
 
     def job(k):
         def work():
@@ -181,9 +182,7 @@ def test_only_the_latest_job_is_run():
         latest = Latest()
         tasks = []
         for k in range(10):
-            tasks.append(
-                asyncio.create_task(latest.ask(job(k), lambda result, trouble: delivered.append((result, trouble))))
-            )
+            tasks.append(asyncio.create_task(latest.ask(job(k), delivered.append, failed.append)))
             await asyncio.sleep(0.001)
         await asyncio.gather(*tasks)
         return latest
@@ -194,16 +193,17 @@ def test_only_the_latest_job_is_run():
     assert seen[-1] == 9
     assert len(seen) < 6
     assert latest.dropped == 10 - len(seen)
-    assert isinstance(delivered[-1][1], saddles.SaddlesError)
+    assert delivered == seen[:-1]
+    assert [str(error) for error in failed] == ["nine"]
 
 
 def test_files_hold_the_view(tmp_path):
     found = concepts.compute(concepts.Concepts())
-    with zipfile.ZipFile(io.BytesIO(files.zarr_zip(found, "view"))) as archive:
+    with zipfile.ZipFile(io.BytesIO(downloads.zarr_zip(found, "view"))) as archive:
         archive.extractall(tmp_path)
     stored = saddles.load(tmp_path / "view.zarr")
     np.testing.assert_array_equal(stored["measured"]["output"].values, found["measured"]["output"].values)
-    with zipfile.ZipFile(io.BytesIO(files.csv_zip(found, "view"))) as archive:
+    with zipfile.ZipFile(io.BytesIO(downloads.csv_zip(found, "view"))) as archive:
         names = archive.namelist()
         table = archive.read("view-measured-time.csv").decode().splitlines()
     assert "view-attributes.json" in names
@@ -221,17 +221,17 @@ def test_curves_of_one_look_are_one_trace_with_gaps():
     assert made["line"]["color"] == draw.THEORY
 
 
-@pytest.mark.parametrize("room", [linear, diagonal, concepts], ids=lambda room: room.ROOM.name)
-def test_every_curve_of_theory_is_drawn(room):
+@pytest.mark.parametrize("page", [linear, diagonal, concepts], ids=lambda page: page.PAGE.name)
+def test_every_curve_of_theory_is_drawn(page):
     """Joined curves hold all numbers of the curves they join."""
-    view = room.ROOM.view()
-    found = room.compute(view, True)
-    first = room.panels(view, found)[1 if room is concepts else 0]
+    view = page.PAGE.view()
+    found = page.compute(view, True)
+    first = page.panels(view, found)[1 if page is concepts else 0]
     theory = next(trace for trace in first.data if trace.get("line", {}).get("color") == draw.THEORY)
     seen = found["predicted"]
-    if room is linear:
+    if page is linear:
         foreseen = seen["singular_value"].values[:, : view.rank + 1].T
-    elif room is diagonal:
+    elif page is diagonal:
         order = list(dict.fromkeys(seen["stage_coordinate"].values.tolist()))
         foreseen = np.vstack([seen["beta"].values, seen["beta"].values[-1:]])[:, order].T
     else:
@@ -241,15 +241,15 @@ def test_every_curve_of_theory_is_drawn(room):
 
 
 def test_a_row_of_the_map_says_where_the_signal_is_found():
-    errors, steps = phases.row((12, 1, 1.0, 0), 2.0)
-    assert len(errors) == len(steps) == phases.POINTS
+    errors, steps = phase_map.row((12, 1, 1.0, 0), 2.0)
+    assert len(errors) == len(steps) == phase_map.POINTS
     assert errors[0] < 0.5 * errors[-1]
-    made = phases.Map((12, 1, 1.0, 0))
+    made = phase_map.PhaseMap((12, 1, 1.0, 0))
     made.rows[8] = [errors, steps]
-    panel = phases.panel(made, (-1.0, 2.0))
+    panel = phase_map.panel(made, (-1.0, 2.0))
     assert made.done == 1
     assert "1.00" in panel.words
-    assert phases.nearest(-1.4, 1.9) == (-1.5, 2.0)
+    assert phase_map.nearest(-1.4, 1.9) == (-1.5, 2.0)
 
 
 def test_without_nicegui_the_command_says_what_to_install(monkeypatch):

@@ -93,6 +93,17 @@ def test_costs_are_what_they_say():
     assert float(regression.cost(jnp.asarray(matrix))) == pytest.approx(expected, rel=1e-12)
 
 
+def test_noise_has_its_size_and_is_not_made_of_the_target():
+    count, noise = 4000, 0.7
+    sensing = Sensing(**SHAPE, noise=noise, measurements=count)
+    # the cost at A* is the mean of count squared errors: a χ² over count, whose relative spread is √(2/count)
+    assert float(sensing.cost(jnp.asarray(sensing.target))) == pytest.approx(noise**2, rel=5 * np.sqrt(2 / count))
+    denoising = Denoising(60, 3, noise=noise)
+    error = denoising.observed - denoising.target
+    assert error.std() == pytest.approx(noise, rel=5 / np.sqrt(2 * error.size))
+    assert abs(np.corrcoef(error.ravel(), denoising.target.ravel())[0, 1]) < 5 / np.sqrt(error.size)
+
+
 def test_regression_with_identity_covariance_is_denoising():
     plain, regression = Denoising(8, 2, seed=1), Regression(8, 2, seed=1)
     matrix = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)))

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from saddles import margin, simulate
 from saddles.core.experiment import Context
 from saddles.core.store import load, save
 from saddles.errors import MissingDataError, SaddlesError
-from saddles.margin.experiments import EXPERIMENTS, diagonal, general, real_tokens
-from saddles.margin.experiments.norm_grid import fall_rate, on_norms
+from saddles.margin.experiments import EXPERIMENTS, diagonal, general, kkt, real_tokens
+from saddles.margin.experiments.norm_grid import on_norms
 from saddles.margin.text import embed, sequences, words_of
 
 SIZES = ("tiny", "laptop", "gpu", "paper")
@@ -35,6 +36,36 @@ def test_claims_of_the_diagonal_experiment_can_fail():
     assert {c.verdict for c in diagonal.claims(worse, "laptop")} >= {"fails"}
     assert (run["optimum_gap"] < 1e-9).all()
     assert ((run["dual_slack"] >= -1e-9) & (run["dual_slack"] <= 1)).all()
+
+
+def test_the_loss_of_the_diagonal_experiment_is_that_of_its_own_queries():
+    task = _small("diagonal").tokens(3, 4, diagonal=True)
+    flow = simulate(margin.DiagonalAttention(0.5), task, margin.MarginFlow(1e4))
+    own, other = flow["log_loss_gap"].values[-1], diagonal.permuted_gap(
+        margin.DiagonalAttention(0.5), task, flow["beta"].values[-1]
+    )  # fmt: skip
+    shifted = margin.Tokens(task.X, np.roll(task.z, -1, axis=0), task.y, task.head)
+    back = diagonal.permuted_gap(margin.DiagonalAttention(0.5), shifted, flow["beta"].values[-1])
+    assert back == pytest.approx(own)
+    assert own < -100 < other
+
+
+def test_a_world_without_the_bias_fails():
+    """Where a run is replaced by its null, its claims fail; as it is, no null passes."""
+    settings = replace(_small("diagonal"), instances=3, until=1e5)
+    run = diagonal.run(settings, Context(seed=3))
+    assert "not_evidence" not in {c.verdict for c in diagonal.claims(run, "laptop")}
+    other = run.assign(
+        excess=run["excess"] * 0 + run["ridge_l1"], log_loss_gap=run["log_loss_gap"] * 0 + run["permuted_log_loss_gap"]
+    )
+    verdicts = {c.claim: c.verdict for c in diagonal.claims(other, "laptop")}
+    assert [verdict for claim, verdict in verdicts.items() if "diverges" not in claim and "1e7" not in claim] == [
+        "fails"
+    ] * 5
+    run = kkt.run(replace(_small("kkt"), instances=3), Context(seed=3))
+    swapped = run.assign(kkt_slackness=run["null_kkt_slackness"], certified_gap=run["null_certified_gap"])
+    assert [c.verdict for c in kkt.claims(swapped, "laptop")[1:]] == ["fails", "fails"]
+    assert (run["null_kkt_slackness"] > run["kkt_slackness"]).isel(time=-1).all()
 
 
 def test_arms_of_the_general_experiment_tell_lost_runs():
@@ -73,6 +104,8 @@ def test_real_tokens_on_a_made_text(tmp_path, monkeypatch):
         [c.value for c in claims], nan_ok=True
     )
     real_tokens.figure(stored).savefig(tmp_path / "figure.png")
+    lost = stored.assign(diagonal_l1=stored["diagonal_l1"] * np.nan)  # every diagonal run on a wrong token
+    real_tokens.figure(lost).savefig(tmp_path / "lost.png")
 
 
 def test_real_tokens_without_data_say_so(monkeypatch):
@@ -109,4 +142,3 @@ def test_reading_a_run_at_norms():
     assert seen[2] == 4
     assert np.isnan(seen[3])
     assert 2 < seen[1] < 4
-    assert fall_rate(np.array([1.0, 2.0, 4.0, 8.0]), np.array([1.0, 2.0, 4.0, 8.0]) ** -0.3) == pytest.approx(0.3)

@@ -4,12 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 from saddles.runtime.files import write_json
+from saddles.runtime.records import Types, check_types
 
 Relation = Literal["<=", ">="]
 Verdict = Literal["holds", "fails", "not_evidence", "not_applicable"]
@@ -110,9 +112,29 @@ def write_claims(claims: Sequence[Claim], file: Path) -> None:
 
 def read_claims(file: Path) -> list[Claim]:
     """Read `claims.json` back."""
-    rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
+    hint = "Restore it from a copy, or compute the run again with --fresh"
+    try:
+        rows = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SaddlesError(f"{file} cannot be read as JSON. {hint}.") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise SaddlesError(f"{file} must be a list of claims. {hint}.")
     empty: Any = float("nan")  # JSON has no such number: stored as null
-    return [Claim(**{key: empty if value is None else value for key, value in row.items()}) for row in rows]
+    claims = []
+    for row in rows:
+        facts = {key: empty if value is None else value for key, value in row.items()}
+        check_types(facts, _TYPES, str(file), hint)
+        words = facts["relation"] in get_args(Relation) and facts["verdict"] in get_args(Verdict)
+        if not words or set(facts) - set(Claim.__dataclass_fields__):
+            raise SaddlesError(f"{file} has a claim that this version cannot read. {hint}.")
+        claims.append(Claim(**facts))
+    return claims
+
+
+_TYPES: Types = {
+    "claim": str, "paper": str, "where": str, "value": (int, float), "relation": str, "threshold": (int, float),
+    "spread": (int, float), "seeds": int, "size": str, "verdict": str,
+}  # fmt: skip
 
 
 def _finite(row: dict[str, object]) -> dict[str, object]:

@@ -1,10 +1,20 @@
-"""What a Zarr store may ask its reader to run: only codecs that turn bytes into numbers and text, never a pickle."""
+"""What a Zarr store may ask its reader to run: only codecs that turn bytes into numbers and text, never a pickle.
 
-import json
+The arrays are judged as they are opened, from consolidated metadata where there is any: what the arrays say of
+themselves can differ from it. A store is also refused if it has links inside: they can lead out of the folder that
+was named, and hide what they lead to.
+"""
+
+import importlib.metadata
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from saddles.errors import SaddlesError
+
+if TYPE_CHECKING:
+    import zarr
 
 HARMLESS = {
     "adler32", "astype", "base64", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian",
@@ -12,38 +22,74 @@ HARMLESS = {
     "fletcher32", "gzip", "json2", "lz4", "lzma", "packbits", "quantize", "sharding_indexed", "shuffle", "transpose",
     "vlen-array", "vlen-bytes", "vlen-utf8", "zlib", "zstd",
 }  # fmt: skip
-METADATA = (".zarray", ".zmetadata", "zarr.json")
+
+SAFE_NUMCODECS = (0, 16, 6)
+"""From this version on, numcodecs itself refuses to open a pickle: a second guard behind this one."""
 
 
-def check_codecs(store: Path) -> None:
-    """Refuse a Zarr folder that names any other codec: numcodecs would run what a pickle says."""
-    for file in sorted(path for name in METADATA for path in store.rglob(name)):
-        try:
-            facts = json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise SaddlesError(f"{file} cannot be read as part of a stored trajectory ({error}).") from error
-        for name in _codecs(facts):
-            if name.removeprefix("numcodecs.") not in HARMLESS:
+def check_store(store: Path) -> bool:
+    """Refuse a Zarr folder with any other codec: numcodecs would run what a pickle says.
+
+    Returns whether it has consolidated metadata, as which it was judged and is to be opened.
+    """
+    import zarr
+
+    from saddles.core.checked import CheckedStore
+
+    _check_numcodecs()
+    group = zarr.open_group(CheckedStore(store), mode="r")
+    check_arrays(group, store)
+    return group.metadata.consolidated_metadata is not None
+
+
+def check_arrays(group: "zarr.Group", store: Path) -> None:
+    """Judge every array of a group that was opened."""
+    for name, array in group.members(max_depth=None):
+        facts = array.metadata.to_dict()
+        facts.pop("attributes", None)
+        facts.pop("consolidated_metadata", None)  # of a group
+        for codec in _codecs(facts):
+            if codec.removeprefix("numcodecs.") not in HARMLESS:
                 raise SaddlesError(
-                    f"{store} asks for the codec {name!r}, which could run code, and is not read. "
+                    f"{store} asks for the codec {codec!r} in {name}, which could run code, and is not read. "
                     "Store the data again with saddles.save."
                 )
 
 
+def _check_numcodecs() -> None:
+    found = importlib.metadata.version("numcodecs")
+    if tuple(int(part) for part in found.split(".")[:3] if part.isdecimal()) < SAFE_NUMCODECS:
+        needed = ".".join(map(str, SAFE_NUMCODECS))
+        raise SaddlesError(
+            f"numcodecs {found} opens pickles, which is not safe for files of others. Install {needed} or newer: "
+            f"pip install 'numcodecs>={needed}'."
+        )
+
+
+def refuse_links(store: Path) -> None:
+    """Refuse a folder with links inside."""
+    for folder, below, files in os.walk(store):
+        for name in (*below, *files):
+            if os.path.islink(os.path.join(folder, name)):
+                raise SaddlesError(
+                    f"{os.path.join(folder, name)} is a link, and a stored trajectory may not have links inside. "
+                    "Put the file or folder itself there."
+                )
+
+
 def _codecs(facts: object) -> Iterator[str]:
-    """Names under `compressor`, `filters` and `codecs`, at any depth."""
-    if isinstance(facts, list):
+    """Names under `compressor`, `filters` and `codecs`, at any depth of an array's metadata."""
+    if isinstance(facts, list | tuple):
         for part in facts:
             yield from _codecs(part)
     elif isinstance(facts, dict):
         for key, value in facts.items():
             if key in ("compressor", "filters", "codecs", "index_codecs"):
                 yield from _named(value)
-            if key != "attributes" and not key.endswith(".zattrs"):
-                yield from _codecs(value)
+            yield from _codecs(value)
 
 
 def _named(value: object) -> Iterator[str]:
-    for part in value if isinstance(value, list) else [value]:
+    for part in value if isinstance(value, list | tuple) else [value]:
         if isinstance(part, dict):
             yield str(part.get("id", part.get("name", "")))

@@ -21,13 +21,25 @@ from typing import Any
 import saddles
 from saddles.core.claim import Claim, read_claims, write_claims
 from saddles.core.data import require_data
-from saddles.core.experiment import Context, Drawing, Experiment, Part, S, as_dict, find
+from saddles.core.experiment import Context, Drawing, Experiment, Part, S, as_dict, find, registry
 from saddles.core.provenance import machine, versions
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load, save
 from saddles.core.trajectory import SCHEMA, Trajectory
 from saddles.errors import SaddlesError
-from saddles.runtime.files import explained, write_json
+from saddles.runtime.checksums import NAME as CHECKSUMS
+from saddles.runtime.checksums import digest
+from saddles.runtime.files import explained
+from saddles.runtime.records import Types, read_record, write_record
+
+RECORD: Types = {
+    "experiment": str, "size": str, "seed": int, "settings": dict, "status": str, "versions": dict,
+    "wall_time_s": (int, float),
+}  # fmt: skip
+"""What run.json must hold."""
+
+FILES = ("claims.json", "figure.png", "figure.svg", f"trajectory.zarr/{CHECKSUMS}")
+"""What run.json has digests of; the last has those of the arrays."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ def run_experiment(
         folder = planned_folder(row, size=size, seed=seed, changes=changes, out=out, root=root, fresh=fresh)
     record = _record(folder)
     if record is not None and Status.parse(record["status"]).ok:
-        return Run(folder, record, read_claims(folder / "claims.json"), computed=False)
+        return _finished(folder, record)
     return _carry_out(row, size, seed, settings, folder)
 
 
@@ -93,7 +105,7 @@ def resume(folder: str | os.PathLike[str]) -> Run:
     if record is None:
         raise SaddlesError(f"{folder} holds no run.json. Give the folder of an interrupted run.")
     if Status.parse(record["status"]).ok:
-        return Run(place, record, read_claims(place / "claims.json"), computed=False)
+        return _finished(place, record)
     begun, now = record["versions"].get("saddles", "of unknown version"), versions()["saddles"]
     if begun != now:
         raise SaddlesError(
@@ -102,6 +114,21 @@ def resume(folder: str | os.PathLike[str]) -> Run:
     row = find(record["experiment"])
     settings = row.settings(record["size"], record["settings"])
     return _carry_out(row, record["size"], record["seed"], settings, place)
+
+
+def _finished(folder: Path, record: dict[str, Any]) -> Run:
+    """A run that is shown: every file as it was written."""
+    known = registry().get(record["experiment"])
+    if known is not None:
+        known.settings(record["size"])  # refuses a size that it does not have
+    digests = record.get("digests")
+    for file in [folder / name for name in FILES] if isinstance(digests, dict) else ():  # older runs have none
+        if not file.is_file() or digest(file.read_bytes()) != digests.get(file.relative_to(folder).as_posix()):
+            raise SaddlesError(
+                f"{file} is damaged: it differs from its checksum or is missing. Restore it from a copy, or compute "
+                "the run again with --fresh."
+            )
+    return Run(folder, record, read_claims(folder / "claims.json"), computed=False)
 
 
 def identity(name: str, settings: Mapping[str, Any], seed: int) -> str:
@@ -138,11 +165,9 @@ def planned_folder(
 
 def _record(folder: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((folder / "run.json").read_text("utf-8"))
+        return read_record(folder / "run.json", RECORD, "Restore it from a copy, or compute the run again with --fresh")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
-        raise SaddlesError(f"{folder / 'run.json'} cannot be read as JSON. Remove the folder.") from error
 
 
 def _first_process() -> bool:
@@ -171,7 +196,7 @@ def _carry_out(row: Experiment[S], size: str, seed: int, settings: S, folder: Pa
         "machine": machine(),
         "wall_time_s": before.get("wall_time_s", 0.0),
     }
-    write_json(folder / "run.json", record)
+    write_record(folder / "run.json", record)
     began = time.perf_counter()
 
     def spent() -> float:
@@ -188,10 +213,12 @@ def _carry_out(row: Experiment[S], size: str, seed: int, settings: S, folder: Pa
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
-        write_json(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
+        write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
         raise
+    digests = {name: digest((folder / name).read_bytes()) for name in FILES}
     record |= {"status": str(FINISHED), "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
-    write_json(folder / "run.json", record)
+    record |= {"digests": digests}
+    write_record(folder / "run.json", record)
     shutil.rmtree(parts, ignore_errors=True)
     return Run(folder, record, claims, computed=True)
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from saddles.core.codecs import check_codecs
+from saddles.core.codecs import check_store, refuse_links
 from saddles.core.trajectory import SCHEMA
-from saddles.errors import SaddlesError
+from saddles.errors import SaddlesError, shown
+from saddles.runtime.checksums import damaged, seal
 from saddles.runtime.files import explained, new_folder, refuse_existing
 
 
@@ -30,6 +31,7 @@ def write_zarr(trajectory: xr.Dataset | xr.DataTree, target: Path, *, replace: b
     """Write a Zarr folder, all or nothing; `replace` puts it in the place of an older one."""
     with explained(target), new_folder(target, replace=replace) as draft:
         trajectory.to_zarr(draft, zarr_format=2, mode="w")
+        seal(draft)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -46,19 +48,45 @@ def load(path: str | os.PathLike[str]) -> Any:
         if source.is_file():
             stored = xr.DataTree(xr.load_dataset(source, engine="h5netcdf"))
         else:
-            check_codecs(source)
-            with xr.open_datatree(source, engine="zarr", chunks=None) as tree:
+            refuse_links(source)
+            _refuse_damage(source)
+            listed = check_store(source)
+            with xr.open_datatree(source, engine="zarr", chunks=None, consolidated=listed) as tree:
                 stored = _whole_cells(tree) if "cell_done" in tree else tree.load()
     except SaddlesError:
         raise
-    except (OSError, ValueError, KeyError) as error:
-        raise SaddlesError(f"{path} cannot be read as a stored trajectory ({error}).") from error
-    if int(stored.attrs.get("schema", SCHEMA)) > SCHEMA:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
+        raise SaddlesError(f"{path} cannot be read as a stored trajectory ({_first_line(error)}).") from error
+    schema = stored.attrs.get("schema", SCHEMA)
+    if not isinstance(schema, int | np.integer):
+        raise SaddlesError(f"{path} cannot be read: its layout version must be a whole number; got {shown(schema)}.")
+    if schema > SCHEMA:
         raise SaddlesError(
             f"{path} has layout version {stored.attrs['schema']}, and this saddles reads up to {SCHEMA}. "
             "Install a newer saddles."
         )
     return stored if stored.children else stored.to_dataset()
+
+
+def _refuse_damage(source: Path) -> None:
+    bad = damaged(source)
+    if not bad:
+        return
+    home = source.parent
+    if (home / "sweep.json").exists():
+        again = f"Compute the cells in it again: saddles sweep --resume {home} --retry"
+    elif (home / "run.json").exists():
+        again = "Restore it from a copy, or compute the run again with --fresh"
+    elif home.name == "parts":
+        again = f"Remove {source}: the resumed run computes this part again, and keeps the others"
+    else:
+        again = "Restore it from a copy, or compute it again"
+    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    raise SaddlesError(f"{source} is damaged: {bad[0]}{others} differs from its checksum or is missing. {again}.")
+
+
+def _first_line(error: BaseException) -> str:
+    return shown(next(iter(str(error).splitlines()), "") or type(error).__name__).strip("'\"")
 
 
 def _whole_cells(tree: xr.DataTree) -> xr.DataTree:

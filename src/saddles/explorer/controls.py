@@ -1,60 +1,79 @@
 """Fields of a view on the page: a slider with a number, a choice, or a line of text, each with its refusal below."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from html import escape
-from typing import Any
 
 from nicegui import ui
 
-from saddles.explorer.view import Setting
+from saddles.explorer.page import Fit
+from saddles.explorer.view import Setting, Value
 
-Moved = Callable[[str, Any, bool], Any]
-"""(setting, what came, draft): a draft while a slider is moving."""
+Moved = Callable[[str, object, bool], Awaitable[None]]
+"""(setting, new value, draft): a draft while a slider is moving."""
 THROTTLE = 0.03
 """Seconds between two events of a moving slider."""
+MANY = 10
+"""Options above which a choice can be searched by typing."""
 TELL = "(event) => emit(event.target.value)"
+
+
+def field(name: str, setting: Setting, value: Value, moved: Moved) -> "Field":
+    """The field that fits a setting."""
+    if setting.options is not None:
+        return ChoiceField(name, setting, value, moved)
+    return (TextField if isinstance(value, str) else NumberField)(name, setting, value, moved)
 
 
 class Field:
     """One setting on the page."""
 
-    def __init__(self, name: str, setting: Setting, value: Any, moved: Moved) -> None:
-        self.name, self.setting, self._moved, self._quiet = name, setting, moved, False
-        self.slider: Any = None
-        self.entry: Any = None
-        plain = setting.options is None and not isinstance(value, str)
-        with ui.element("div").classes("field" if plain else "field broad") as self.box:
+    look = "field broad"
+
+    def __init__(self, name: str, setting: Setting, value: Value, moved: Moved) -> None:
+        self.name, self.setting, self._moved = name, setting, moved
+        with ui.element("div").classes(self.look) as self.box:
             with ui.element("div").classes("head"):
                 ui.html(f'<label for="set-{name}">{escape(setting.label)}</label>', sanitize=False)
-                if plain:
-                    self._number(value)
-            if plain:
-                self._slide(value)
-            elif setting.options is not None:
-                self._choose(value)
-            else:
-                self._line(value)
+                self.build_head(value)
+            self.build(value)
             if setting.words:
                 ui.html(escape(setting.words), tag="p", sanitize=False).classes("words")
             self.refusal = ui.label("").classes("refusal").props('role="alert"')
-        self._at: Any = value
 
-    def _line(self, value: str) -> None:
-        """The line in which words are typed."""
-        look = f'dense borderless for="set-{self.name}" spellcheck=false autocomplete=off'
-        self.entry = ui.input(value=value).props(look)
-        self.entry.on("change", self._typed)
-        self.entry.on("keydown.enter", self._typed)
+    def build_head(self, value: Value) -> None:
+        """Add what stands beside the label."""
 
-    def _number(self, value: Any) -> None:
-        """The browser's own line for a number: a moving slider writes into it without asking the server."""
+    def build(self, value: Value) -> None:
+        """Add what stands below the label."""
+        raise NotImplementedError
+
+    def show(self, value: Value) -> None:
+        """Set the field to a value, without an event."""
+        raise NotImplementedError
+
+    def fit(self, to: Fit) -> None:
+        """Fit the results: None hides the field."""
+        self.box.classes(add="hidden" if to is None else "", remove="" if to is None else "hidden")
+
+    def refuse(self, sentence: str) -> None:
+        """Say below the field why a value was refused; nothing where it is fine."""
+        self.refusal.text = sentence
+
+
+class NumberField(Field):
+    """The browser's own slider and line for a number: keyboard, touch and screen readers know them."""
+
+    look = "field"
+
+    def build_head(self, value: Value) -> None:
+        """Add the number; a moving slider writes into it without asking the server."""
         kind = 'type="text" inputmode="decimal" spellcheck="false" autocomplete="off"'
         box = ui.html(f'<input {kind} id="set-{self.name}" value="{value:.10g}">', sanitize=False).classes("value")
         box.on("change", lambda e: self._moved(self.name, e.args, False), js_handler=TELL)
 
-    def _slide(self, value: Any) -> None:
-        """The browser's own slider: keyboard, touch and screen readers know it."""
+    def build(self, value: Value) -> None:
+        """Add the slider."""
+        self._at = value
         low, high, step = self.setting.low, self.setting.high, self.setting.step
         label = escape(self.setting.label, quote=True)
         ends = f'min="{low:g}" max="{high:g}" step="{step:g}" value="{value:.10g}"'
@@ -66,47 +85,65 @@ class Field:
         self.slider.on("input", lambda e: self._slid(e.args, True), js_handler=tell, throttle=THROTTLE)
         self.slider.on("change", lambda e: self._slid(e.args, False), js_handler=TELL)
 
-    def _choose(self, value: Any) -> None:
+    def _slid(self, written: str, draft: bool) -> Awaitable[None]:
+        self._at = float(written)
+        return self._moved(self.name, written, draft)
+
+    def show(self, value: Value) -> None:
+        """Set slider and number, unless the slider is there already."""
+        if value != self._at:
+            self._at = value
+            self.slider.client.run_javascript(f"saddles.set('{self.name}', '{value:.10g}')")
+
+    def fit(self, to: Fit) -> None:
+        """Fit the results: a number ends the slider."""
+        super().fit(to)
+        if isinstance(to, int):
+            self.slider.client.run_javascript(f"document.getElementById('slide-{self.name}').max = {to}")
+
+
+class ChoiceField(Field):
+    """One of several options."""
+
+    _quiet = False
+    """Whether the page itself changes the choice."""
+
+    def build(self, value: Value) -> None:
+        """Add the list."""
         options = dict(self.setting.options or {})
-        value = value if value in options else None
-        many = len(options) > 10
-        self.entry = ui.select(options, value=value, with_input=many, on_change=lambda e: self._picked(e.value))
+        self.entry = ui.select(
+            options, value=value if value in options else None, with_input=len(options) > MANY, on_change=self._picked
+        )
         label = escape(self.setting.label, quote=True)
         self.entry.props(f'dense options-dense borderless for="set-{self.name}" aria-label="{label}"')
 
-    def _slid(self, given: Any, draft: bool) -> Any:
-        self._at = float(given)
-        return self._moved(self.name, given, draft)
+    def _picked(self) -> Awaitable[None] | None:
+        # Decided now and not in a task of its own, which would begin after `show` has ended.
+        return None if self._quiet or self.entry.value is None else self._moved(self.name, self.entry.value, False)
 
-    def _typed(self) -> Any:
-        return None if self._quiet else self._moved(self.name, self.entry.value, False)
-
-    def _picked(self, value: Any) -> Any:
-        return None if self._quiet or value is None else self._moved(self.name, value, False)
-
-    def show(self, value: Any) -> None:
-        """Set the field to a value, without an event."""
-        if self.slider is not None:
-            if value != self._at:
-                self._at = value
-                self.slider.client.run_javascript(f"saddles.set('{self.name}', '{value:.10g}')")
-            return
+    def show(self, value: Value) -> None:
+        """Choose an option."""
         self._quiet = True
-        known = self.setting.options
-        self.entry.value = value if known is None or value in known else None
+        self.entry.value = value if value in (self.setting.options or {}) else None
         self._quiet = False
 
-    def fit(self, to: Any) -> None:
-        """Fit what was found: None hides the field, a number ends its slider, words are offered while typing."""
-        if to is None:
-            self.box.classes(add="hidden")
-            return
-        self.box.classes(remove="hidden")
+
+class TextField(Field):
+    """A line in which words are typed."""
+
+    def build(self, value: Value) -> None:
+        """Add the line."""
+        look = f'dense borderless for="set-{self.name}" spellcheck=false autocomplete=off'
+        self.entry = ui.input(value=str(value)).props(look)
+        for event in ("change", "keydown.enter"):
+            self.entry.on(event, lambda: self._moved(self.name, self.entry.value, False))
+
+    def show(self, value: Value) -> None:
+        """Write the words."""
+        self.entry.value = str(value)
+
+    def fit(self, to: Fit) -> None:
+        """Fit the results: words are suggested while typing."""
+        super().fit(to)
         if isinstance(to, list):
             self.entry.set_autocomplete(to)
-        elif self.slider is not None:
-            self.slider.client.run_javascript(f"document.getElementById('slide-{self.name}').max = {json.dumps(to)}")
-
-    def refuse(self, sentence: str) -> None:
-        """Say below the field why a value was refused; nothing where it is fine."""
-        self.refusal.text = sentence

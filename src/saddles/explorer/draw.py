@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 
 from saddles.figures.style import COLOURS
+from saddles.protocols import ArrayLike
+
+Json = dict[str, Any]
+"""A trace, shape or layout of Plotly, which documents what it may hold."""
 
 THEORY = "#767676"
 FAINT = "rgba(128,128,128,0.45)"
@@ -21,7 +25,7 @@ def colour(place: int) -> str:
     return COLOURS[:-1][place % (len(COLOURS) - 1)]
 
 
-def values(given: Any) -> list[float | None]:
+def values(given: ArrayLike) -> list[float | None]:
     """Numbers to six digits, more than a screen shows; what is not finite becomes a gap."""
     array = np.asarray(given, dtype=float).ravel()
     fine = np.isfinite(array)
@@ -31,7 +35,7 @@ def values(given: Any) -> list[float | None]:
     return short.tolist() if fine.all() else [x if good else None for x, good in zip(short.tolist(), fine, strict=True)]
 
 
-def line(x: Any, y: Any, name: str = "", shade: str = INK, *, theory: bool = False, **more: Any) -> dict[str, Any]:
+def line(x: ArrayLike, y: ArrayLike, name: str = "", shade: str = INK, *, theory: bool = False, **more: Any) -> Json:
     """A curve; without a name it has no legend."""
     look = {"color": shade, "width": 2.2} if not theory else {"color": THEORY, "width": 1.6, "dash": "6px,3px"}
     return {
@@ -41,16 +45,16 @@ def line(x: Any, y: Any, name: str = "", shade: str = INK, *, theory: bool = Fal
     } | more  # fmt: skip
 
 
-def lines(x: Any, many: Any, name: str = "", shade: str = INK, **more: Any) -> dict[str, Any]:
+def lines(x: ArrayLike, many: ArrayLike, name: str = "", shade: str = INK, **more: Any) -> Json:
     """Curves of one look over the same x, (curve, x), as one trace with gaps: a trace costs more than its points."""
-    many = np.atleast_2d(np.asarray(many, dtype=float))
-    apart = np.full((len(many), 1), np.nan)
-    across = np.broadcast_to(np.asarray(x, dtype=float), many.shape)
-    joined = [np.hstack([part, apart]).ravel()[:-1] for part in (across, many)]
+    curves = np.atleast_2d(np.asarray(many, dtype=float))
+    gap = np.full((len(curves), 1), np.nan)
+    across = np.broadcast_to(np.asarray(x, dtype=float), curves.shape)
+    joined = [np.hstack([part, gap]).ravel()[:-1] for part in (across, curves)]
     return line(joined[0], joined[1], name, shade, **more)
 
 
-def dots(x: Any, y: Any, name: str = "", shade: str = INK, **more: Any) -> dict[str, Any]:
+def dots(x: ArrayLike, y: ArrayLike, name: str = "", shade: str = INK, **more: Any) -> Json:
     """Points without a curve."""
     look = {"color": shade, "size": 8} | more.pop("marker", {})
     return {
@@ -59,28 +63,29 @@ def dots(x: Any, y: Any, name: str = "", shade: str = INK, **more: Any) -> dict[
     } | more  # fmt: skip
 
 
-def heat(grid: Any, across: Any, up: Any, **more: Any) -> dict[str, Any]:
+def heat(grid: ArrayLike, across: ArrayLike, up: ArrayLike, **more: Any) -> Json:
     """A map: rows go up, columns across."""
     bar = {"thickness": 10, "len": 0.9, "outlinewidth": 0} | more.pop("colorbar", {})
     return {
-        "type": "heatmap", "z": [values(row) for row in grid], "x": list(np.asarray(across).tolist()),
-        "y": list(np.asarray(up).tolist()), "colorscale": "Viridis", "colorbar": bar, "hoverongaps": False,
+        "type": "heatmap", "z": [values(row) for row in np.asarray(grid, dtype=float)],
+        "x": np.asarray(across).tolist(), "y": np.asarray(up).tolist(),
+        "colorscale": "Viridis", "colorbar": bar, "hoverongaps": False,
     } | more  # fmt: skip
 
 
-def upright(x: float, words: str = "", shade: str = FAINT) -> dict[str, Any]:
+def upright(x: float, words: str = "", shade: str = FAINT) -> Json:
     """A vertical line through the whole plot, as a shape."""
-    found: dict[str, Any] = {
+    shape: Json = {
         "type": "line", "xref": "x", "yref": "paper", "x0": float(x), "x1": float(x), "y0": 0, "y1": 1,
         "line": {"color": shade, "width": 1.5, "dash": "dot"}, "layer": "below",
     }  # fmt: skip
     if words:
-        found["label"] = {"text": words, "textposition": "end", "textangle": 0, "font": {"size": 11}}
-        found["label"] |= {"xanchor": "left", "yanchor": "top", "padding": 5}
-    return found
+        shape["label"] = {"text": words, "textposition": "end", "textangle": 0, "font": {"size": 11}}
+        shape["label"] |= {"xanchor": "left", "yanchor": "top", "padding": 5}
+    return shape
 
 
-def level(y: float, words: str = "") -> dict[str, Any]:
+def level(y: float, words: str = "") -> Json:
     """A horizontal line through the whole plot, as a shape."""
     return {
         "type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": float(y), "y1": float(y),
@@ -89,7 +94,7 @@ def level(y: float, words: str = "") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def layout(across: str, up: str, **more: Any) -> dict[str, Any]:
+def layout(across: str, up: str, **more: Any) -> Json:
     """Axes with their names; `x` and `y` in `more` are added to the axes."""
     axis = {"zeroline": False, "gridcolor": "rgba(128,128,128,0.18)", "linecolor": THEORY, "showline": True,
             "ticks": "outside", "tickcolor": THEORY, "ticklen": 4, "tickangle": 0,

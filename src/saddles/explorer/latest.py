@@ -1,11 +1,12 @@
-"""Background work of one page: one job at a time, and of those that come meanwhile only the last."""
+"""Background work of one page: one job at a time, and of those that arrive meanwhile only the last."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
-Deliver = Callable[[Any, BaseException | None], Awaitable[None] | None]
+T = TypeVar("T")
 
 
 class Latest:
@@ -16,32 +17,29 @@ class Latest:
     """
 
     def __init__(self, pool: Executor | None = None) -> None:
-        self._pool, self._next, self._busy = pool, None, False
-        self.done = 0
+        self._pool, self._busy = pool, False
+        self._next: Callable[[], Awaitable[None]] | None = None
         self.dropped = 0
 
-    async def ask(self, job: Callable[[], Any], deliver: Deliver) -> None:
-        """Run a job now, or as the next one, and hand its result (or what went wrong) to `deliver`."""
+    async def ask(self, job: Callable[[], T], deliver: Callable[[T], None], fail: Callable[[Exception], None]) -> None:
+        """Run a job now, or as the next one, and hand its result to `deliver`, or what went wrong to `fail`."""
         if self._next is not None:
             self.dropped += 1
-        self._next = (job, deliver)
+        self._next = partial(self._run, job, deliver, fail)
         if self._busy:
             return
         self._busy = True
         try:
             while self._next is not None:
-                (job, deliver), self._next = self._next, None
-                await self._one(job, deliver)
+                work, self._next = self._next, None
+                await work()
         finally:
             self._busy = False
 
-    async def _one(self, job: Callable[[], Any], deliver: Deliver) -> None:
-        result, trouble = None, None
+    async def _run(self, job: Callable[[], T], deliver: Callable[[T], None], fail: Callable[[Exception], None]) -> None:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._pool, job)
         except Exception as error:
-            trouble = error
-        self.done += 1
-        told = deliver(result, trouble)
-        if told is not None:
-            await told
+            fail(error)
+        else:
+            deliver(result)

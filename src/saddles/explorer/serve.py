@@ -1,4 +1,4 @@
-"""The server of the explorer: pages for the rooms, on loopback unless told otherwise."""
+"""The server of the explorer, on loopback unless told otherwise."""
 
 import os
 import socket
@@ -6,8 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from itertools import product
 
 from saddles.core.provenance import versions
 from saddles.errors import SaddlesError
@@ -15,25 +16,30 @@ from saddles.errors import SaddlesError
 try:
     from nicegui import app, ui
 except ModuleNotFoundError as missing:
-    raise SaddlesError.about(
-        "the explorer was asked for", "it needs NiceGUI, which is not installed", "run pip install 'saddles[explorer]'"
+    raise SaddlesError(
+        "The explorer needs NiceGUI, which is not installed. Run pip install 'saddles[explorer]'."
     ) from missing
 
 from fastapi import Request
+from nicegui.events import GenericEventArguments
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from saddles.explorer import phases
-from saddles.explorer.page import Desk, Plot, draw_all, frame
-from saddles.explorer.room import Room
-from saddles.explorer.rooms import concepts, diagonal, linear, margin, runs
-from saddles.explorer.shelf import Shelf
+from saddles.explorer import phase_map
+from saddles.explorer.open_page import OpenPage, Plot, draw_all, header
+from saddles.explorer.page import Page
+from saddles.explorer.pages import concepts, diagonal, linear, margin, runs
+from saddles.explorer.run_folders import RunFolders
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+NO_FRAMES = {"X-Frame-Options": "DENY", "Content-Security-Policy": "frame-ancestors 'none'"}
+"""No other page may show this one inside itself, where a click meant for it would land here."""
 PORT = 8421
 SWITCH = 5e-4
 """Seconds after which a computing thread lets the page's own have its turn."""
 PATIENCE = 0.5
-"""Seconds for which the settings of a map must rest before it is made anew."""
+"""Seconds for which the settings of a map must rest before it is computed anew."""
 PATIENT = 60.0
 """Seconds for which a page that lost its connection finds its state again."""
 WORKERS = 2
@@ -46,7 +52,7 @@ def explore(
     port: int | None = None,
     host: str = "127.0.0.1",
     browser: bool = True,
-    say: Callable[[str], Any] = print,
+    say: Callable[[str], None] = print,
 ) -> None:
     """Serve the explorer until it is interrupted.
 
@@ -57,16 +63,19 @@ def explore(
         browser: open it.
         say: gets the address.
     """
-    shelf = Shelf(folders)
+    stored = RunFolders(folders)
     chosen = free_port(host, port)
-    rooms = [linear.ROOM, diagonal.ROOM, concepts.ROOM, margin.ROOM, runs.room(shelf)]
-    _pages(rooms)
+    pages: list[Page] = [linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, runs.page(stored)]
+    _register(pages)
     if host in LOOPBACK:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
     else:
         say(f"warning: {host} is not loopback; everyone who reaches this machine can look at these folders")
-    app.on_startup(lambda: say(f"explorer: http://{host}:{chosen}/ (Ctrl-C ends it)"))
-    app.on_startup(lambda: threading.Thread(target=warm, args=(rooms,), daemon=True).start())
+    app.add_middleware(NoFrames)
+    app.on_startup(lambda: say(f"explorer: {url(host, chosen)} (Ctrl-C ends it)"))
+    warm_up = WarmUp(pages[:3])
+    app.on_startup(warm_up.start)
+    app.on_shutdown(warm_up.stop)
     versions()  # imported here, by one thread: two that do it at once can meet a half-loaded module
     sys.setswitchinterval(SWITCH)
     ui.run(
@@ -75,99 +84,139 @@ def explore(
     )  # fmt: skip
 
 
+def url(host: str, port: int) -> str:
+    """The address of the page; a numeric IPv6 address stands in brackets."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
 def free_port(host: str, port: int | None) -> int:
-    """A port that can be bound; one that was asked for is used or refused."""
+    """A port that can be bound; one that is given is used or refused."""
     if port is not None and not 0 <= port <= 65535:
-        raise SaddlesError.about(f"port {port} came", "it lies between 1 and 65535", f"try {PORT}")
-    last: Exception | None = None
+        raise SaddlesError.must_be("port", "between 1 and 65535", port)
+    try:
+        _bind(host, 0)  # whichever is free: what fails here is not the port
+    except (OSError, UnicodeError) as error:
+        raise SaddlesError(
+            f"The host {host!r} cannot be used ({error}). Give an address of this machine, such as 127.0.0.1."
+        ) from error
+    last: OSError | None = None
     for candidate in [port] if port is not None else [*range(PORT, PORT + 20), 0]:
         try:
-            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind((host, candidate))
-                return int(trial.getsockname()[1])
-        except (OSError, OverflowError) as error:
+            return _bind(host, candidate)
+        except OSError as error:
             last = error
-    raise SaddlesError.about(f"port {port} at {host} came", f"it cannot be used ({last})", "choose another --port")
+    raise SaddlesError(f"Port {port} at {host} cannot be used ({last}). Choose another --port.")
 
 
-def warm(rooms: Sequence[Room]) -> None:
-    """Compile what the rooms' first views need, so that no slider waits for it."""
-    from saddles.runtime.device import keep_compiled_programs
-
-    keep_compiled_programs()
-    for room in rooms[:3]:
-        for draft in (True, False):
-            room.compute(room.view(), draft)
+def _bind(host: str, port: int) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        trial.bind((host, port))
+        return int(trial.getsockname()[1])
 
 
-def _pages(rooms: Sequence[Room]) -> None:
+class NoFrames:
+    """Adds `NO_FRAMES` to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+        async def add(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(NO_FRAMES)
+            await send(message)
+
+        await self.app(scope, receive, add)
+
+
+class WarmUp:
+    """Compiles what the first views of some pages need, in a thread of its own, so that no slider waits for it.
+
+    Python must not end while that thread is inside JAX, which would abort the whole process: `stop` ends it after the
+    computation that it is at, and as it is no daemon, Python waits for it.
+    """
+
+    def __init__(self, pages: Sequence[Page]) -> None:
+        self.pages, self._stopped = pages, threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self.run).start()
+
+    def stop(self) -> None:
+        """Begin no further computation."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Compute the first view of each page, as a draft and as a whole."""
+        from saddles.runtime.device import keep_compiled_programs
+
+        keep_compiled_programs()
+        for page, draft in product(self.pages, (True, False)):
+            if not self._stopped.is_set():
+                page.compute(page.view(), draft)
+
+
+def _register(pages: Sequence[Page]) -> None:
+    """Give each page its address; the first one is also the home page."""
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="explorer")
-    maps = phases.Maps()
+    maps = phase_map.PhaseMaps()
     app.on_shutdown(maps.close)
-    for room in rooms:
-        _page(room, rooms, pool, maps)
-
-    @ui.page("/")
-    async def home(request: Request) -> None:
-        await _open(rooms[0], rooms, pool, maps, request)
+    app.on_shutdown(lambda: pool.shutdown(wait=False, cancel_futures=True))
+    for path, page in [("/", pages[0]), *((f"/{page.name}", page) for page in pages)]:
+        ui.page(path)(partial(_open, page, pages, pool, maps))
 
 
-def _page(room: Room, rooms: Sequence[Room], pool: Any, maps: phases.Maps) -> None:
-    @ui.page(f"/{room.name}")
-    async def show(request: Request) -> None:
-        await _open(room, rooms, pool, maps, request)
-
-
-async def _open(room: Room, rooms: Sequence[Room], pool: Any, maps: phases.Maps, request: Request) -> None:
-    frame(room, rooms)
-    desk = Desk(room, dict(request.query_params), pool)
-    desk.build()
-    if room is linear.ROOM:
-        _with_map(desk, maps)
+async def _open(page: Page, pages: Sequence[Page], pool: Executor, maps: phase_map.PhaseMaps, request: Request) -> None:
+    header(page, pages)
+    opened = OpenPage(page, dict(request.query_params), pool)
+    opened.build()
+    if page is linear.PAGE:
+        _with_map(opened, maps)
     client = ui.context.client
     await client.connected()
     if client.is_deleted:
         return
     ui.run_javascript("window.saddles.theme(0)")
-    await desk.refresh()
+    await opened.refresh()
 
 
-def _with_map(desk: Desk, maps: phases.Maps) -> None:
-    """The phase diagram below the plots of the linear room; a click opens the run of a cell."""
-    with desk.board:
-        plot = Plot("linear-map", 2)
+def _with_map(page: OpenPage, maps: phase_map.PhaseMaps) -> None:
+    """The phase diagram below the plots of the linear page; a click opens the run of a cell."""
+    with page.board:
+        plot = Plot("saddles-linear-map-3")
         plot.box.style("order: 9").classes("spread")
-    state: dict[str, Any] = {"asked": None, "since": 0.0, "drawn": None, "here": None}
+    since: tuple[phase_map.Key | None, float] = None, 0.0
+    drawn: tuple[phase_map.Key, int, str, tuple[float, float]] | None = None
 
-    def key() -> phases.Key:
-        return (min(desk.view.dim, phases.LARGEST), desk.view.rank, desk.view.noise, desk.view.seed)
+    def key() -> phase_map.Key:
+        return (min(page.view.dim, phase_map.LARGEST), page.view.rank, page.view.noise, page.view.seed)
 
     def look() -> None:
-        """Ask for the map once its settings rest; draw what is new of it, and move the mark of this run."""
-        if key() != state["asked"]:
-            state["asked"], state["since"] = key(), time.monotonic()
-        if state["drawn"] is not None and time.monotonic() - state["since"] < PATIENCE:
+        """Ask for the map once its settings rest; draw it where it has grown or this run has another place in it."""
+        nonlocal since, drawn
+        if key() != since[0]:
+            since = key(), time.monotonic()
+        if drawn is not None and time.monotonic() - since[1] < PATIENCE:
             return
-        made, here = maps.ask(key()), (desk.view.gamma_variance, desk.view.gamma_w)
-        if (made.key, made.done, made.trouble) != state["drawn"]:
-            state["drawn"] = (made.key, made.done, made.trouble)
-            draw_all(desk.client, [plot.fit(phases.panel(made, here))])
-        elif here != state["here"]:
-            plot.plot.run_plot_method("restyle", {"x": [[here[0]]], "y": [[here[1]]]}, [-1])
-        state["here"] = here
+        known, here = maps.ask(key()), (page.view.gamma_variance, page.view.gamma_w)
+        state = (known.key, known.done, known.trouble, here)
+        if state != drawn:
+            drawn = state
+            draw_all(page.client, [plot.fit(phase_map.panel(known, here))])
 
-    async def click(event: Any) -> None:
+    async def click(event: GenericEventArguments) -> None:
         point = event.args["points"][0]
-        across, up = phases.nearest(float(point["x"]), float(point["y"]))
-        made = maps.ask(key())
-        row = made.rows[int(abs(phases.UP - up).argmin())]
-        most = desk.fields["steps"].setting.high
-        steps = desk.view.steps
+        across, up = phase_map.nearest(float(point["x"]), float(point["y"]))
+        row = maps.ask(key()).rows[int(abs(phase_map.UP - up).argmin())]
+        steps = page.view.steps
         if row is not None:
-            best = row[1][int(abs(phases.ACROSS - across).argmin())]
-            steps = int(min(max(64, 64 * -(-2.2 * best // 64)), most))
-        await desk.set(gamma_variance=across, gamma_w=up, steps=steps)
+            best = row[1][int(abs(phase_map.ACROSS - across).argmin())]
+            steps = int(min(max(64, 64 * -(-2.2 * best // 64)), page.fields["steps"].setting.high))
+        await page.set(gamma_variance=across, gamma_w=up, steps=steps)
 
     plot.plot.on("plotly_click", click)
     ui.timer(0.3, look)

@@ -1,7 +1,7 @@
-"""A view: the settings of a room as one frozen object, which a link carries and restores.
+"""A view: the settings of a page as one frozen object, which a link carries and restores.
 
-A room's view is a frozen dataclass whose fields are made by `number`, `choice` and `text`. Links hold what differs
-from the defaults; what a link or a field brings is checked, and refused in one sentence.
+A page's view is a frozen dataclass whose fields are made by `number`, `choice` and `text`. Links hold what differs
+from the defaults; values from a link or a field are checked, and refused in one sentence.
 """
 
 import dataclasses
@@ -13,6 +13,20 @@ from urllib.parse import parse_qsl, urlencode
 
 from saddles.errors import SaddlesError
 
+Value = float | int | str
+LONGEST = 300
+"""Characters that a setting may have."""
+QUOTED = 40
+"""Characters of a wrong value that a message repeats."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The settings of one page."""
+
+
+V = TypeVar("V", bound=View)
+
 
 class RefusedError(SaddlesError):
     """A view that cannot be shown because of one setting; the page says so beside it."""
@@ -20,16 +34,6 @@ class RefusedError(SaddlesError):
     def __init__(self, setting: str, sentence: str) -> None:
         super().__init__(sentence)
         self.setting = setting
-
-
-def refuse(setting: str, came: str, expected: str, hint: str) -> RefusedError:
-    """The sentence of `SaddlesError.about`, beside a setting."""
-    return RefusedError(setting, str(SaddlesError.about(came, expected, hint)))
-
-
-V = TypeVar("V")
-LONGEST = 300
-"""Characters that a setting may have."""
 
 
 @dataclass(frozen=True)
@@ -59,73 +63,77 @@ def choice(default: str, label: str, options: Mapping[str, str], words: str = ""
 
 
 def text(label: str, words: str = "", still: bool = False) -> Any:
-    """A field for a few characters, empty by default; the room that uses it checks what they mean."""
+    """A field for a few characters, empty by default; the page that uses it checks what they mean."""
     return dataclasses.field(default="", metadata={"setting": Setting(label, words, still=still)})
 
 
-def settings(view: Any) -> dict[str, Setting]:
+def settings(view: View | type[View]) -> dict[str, Setting]:
     """The settings of a view or of its class, by name."""
     return {field.name: field.metadata["setting"] for field in dataclasses.fields(view)}
 
 
-def read(kind: type[V], name: str, given: Any) -> Any:
+def read(kind: type[View], name: str, given: object) -> Value:
     """One value, checked against its setting; anything else is refused in one sentence."""
     setting = settings(kind)[name]
-    default = next(field.default for field in dataclasses.fields(kind) if field.name == name)  # type: ignore[arg-type]
-    came = str(given).strip()
-    if isinstance(default, str):
-        return _read_words(setting, came)
+    default = next(field.default for field in dataclasses.fields(kind) if field.name == name)
+    written = str(given).strip()
+    if not isinstance(default, int | float):
+        return _read_text(setting, written)
     try:
-        value = float(came)
+        value = float(written)
     except ValueError:
         value = math.nan
-    whole = isinstance(default, int)
+    label, whole = _label(setting), isinstance(default, int)
     if not setting.low <= value <= setting.high or (whole and value != int(value)):
         what = "a whole number" if whole else "a number"
-        raise SaddlesError.about(
-            f"{setting.label}: {came[:40]!r} came", f"{what} from {setting.low:g} to {setting.high:g} is needed",
-            f"{default:g} is the default",
-        )  # fmt: skip
+        raise SaddlesError(
+            f"{label} must be {what} from {setting.low:g} to {setting.high:g}; got {written[:QUOTED]!r}. "
+            f"The default is {default:g}."
+        )
     return int(value) if whole else value
 
 
-def _read_words(setting: Setting, came: str) -> str:
-    if setting.options is not None and came not in setting.options:
-        raise SaddlesError.about(
-            f"{setting.label}: {came[:40]!r} came", f"it is one of {', '.join(setting.options)}", "choose one"
+def _label(setting: Setting) -> str:
+    return setting.label[:1].upper() + setting.label[1:]
+
+
+def _read_text(setting: Setting, written: str) -> str:
+    label = _label(setting)
+    if setting.options is not None and written not in setting.options:
+        raise SaddlesError(f"{label} must be one of {', '.join(setting.options)}; got {written[:QUOTED]!r}.")
+    if len(written) > LONGEST or not written.isprintable():
+        raise SaddlesError(
+            f"{label} must have at most {LONGEST} printable characters; got {len(written)} characters, "
+            f"{written[:QUOTED]!r}."
         )
-    if len(came) > LONGEST or not came.isprintable():
-        raise SaddlesError.about(
-            f"{setting.label}: {len(came)} characters came", f"at most {LONGEST} printable ones are read", "shorten it"
-        )
-    return came
+    return written
 
 
 def from_link(kind: type[V], query: str | Mapping[str, str]) -> tuple[V, dict[str, str]]:
-    """The view that a link asks for, and what was refused of it: setting -> sentence (defaults stand in)."""
-    asked = dict(parse_qsl(query, keep_blank_values=True)) if isinstance(query, str) else dict(query)
-    known, found, refused = settings(kind), {}, {}
-    for name, given in asked.items():
+    """The view of a link, and what was refused of it: setting -> sentence (defaults stand in)."""
+    given = dict(parse_qsl(query, keep_blank_values=True)) if isinstance(query, str) else query
+    known, values, refused = settings(kind), {}, {}
+    for name, value in given.items():
         if name not in known:
-            refused[name] = f"the link's setting {name[:40]!r} came, but this room has {', '.join(known)}; it is left."
+            refused[name] = f"This page has no setting {name[:QUOTED]!r}. Its settings are {', '.join(known)}."
             continue
         try:
-            found[name] = read(kind, name, given)
+            values[name] = read(kind, name, value)
         except SaddlesError as error:
             refused[name] = str(error)
-    return kind(**found), refused
+    return kind(**values), refused
 
 
-def to_link(room: str, view: Any) -> str:
+def to_link(page: str, view: View) -> str:
     """The address that restores a view: what differs from the defaults, exactly."""
     changed = [
         (field.name, repr(value) if isinstance(value, float) else str(value))
         for field in dataclasses.fields(view)
         if (value := getattr(view, field.name)) != field.default
     ]
-    return f"/{room}" + (f"?{urlencode(changed)}" if changed else "")
+    return f"/{page}" + (f"?{urlencode(changed)}" if changed else "")
 
 
-def computed(view: Any) -> tuple[Any, ...]:
+def computed(view: View) -> tuple[Value, ...]:
     """The values on which the numbers depend: views that share them share their trajectories."""
     return tuple(getattr(view, name) for name, setting in settings(view).items() if not setting.still)

@@ -163,15 +163,18 @@ def perturbation(trajectory: xr.Dataset) -> Figure:
 
 
 def full_head(trajectory: xr.Dataset) -> Figure:
-    """Singular values of both products and the loss, of one seed."""
+    """Singular values of both products and the loss, of one seed at the smallest α."""
     one, clock = trajectory.isel(seed=0), trajectory["time"].values
+    scale = ""
+    if "decade" in one.dims:  # results of version 0.1 have one α only
+        one, scale = one.isel(decade=-1), f", {_alpha(trajectory['decade'].values[-1])}"
     with look():
         figure, ((left, middle, right),) = sheet(1, 3, 14, 4.2)
         for axis, family in ((left, "value_output"), (middle, "key_query")):
             for mode in range(trajectory.sizes["mode"]):
                 axis.plot(clock, one["singular_value"].sel(family=family).isel(mode=mode),
                           color=COLOURS[mode % 6], **MEASURED)  # fmt: skip
-            axis.set(title=f"Singular values of {WORDS[family]}", ylabel="singular value", ylim=(0, None))
+            axis.set(title=f"Singular values of {WORDS[family]}{scale}", ylabel="singular value", ylim=(0, None))
         right.plot(clock, one["loss"], color=COLOURS[0], **MEASURED)
         right.set(title="Loss", ylabel="loss", yscale="log")
         for axis in (left, middle, right):

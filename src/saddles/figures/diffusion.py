@@ -1,12 +1,12 @@
 """Figures of the diffusion lab: ways through concept space, concept errors, speeds, and the film strip."""
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.typing import ColorType
 
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, THEORY, look
 from saddles.measures.concept_space import exponential_tail, learning_times, speed
@@ -19,7 +19,7 @@ PLACES = {"00": "red, big", "01": "red, small", "10": "blue, big", "11": "blue, 
 
 
 def orders(trajectory: xr.Dataset) -> Figure:
-    """Figure 6a: ways of class 11, one colour a separation; below, film strips of the weakest and strongest."""
+    """Figure 6a: ways of class 11, one colour per separation; below, film strips of the weakest and strongest."""
     shown = sorted({0, trajectory.sizes["separation"] - 1})
     with look():
         figure, above, below = _two_rows(len(shown))
@@ -84,21 +84,21 @@ def slowing(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _two_rows(strips: int) -> tuple[Figure, Any, list[Any]]:
+def _two_rows(strips: int) -> tuple[Figure, SubFigure, list[SubFigure]]:
     figure = Figure(figsize=(11, 4.8 + 3.9 * strips), layout="constrained")
-    parts: Any = figure.subfigures(1 + strips, 1, height_ratios=[4.8, *[3.9] * strips])
+    parts = figure.subfigures(1 + strips, 1, squeeze=False, height_ratios=[4.8, *[3.9] * strips])[:, 0]
     return figure, parts[0], list(parts[1:])
 
 
-def _shades(trajectory: xr.Dataset) -> list[Any]:
-    """One colour a separation, darker where it is weaker."""
+def _shades(trajectory: xr.Dataset) -> list[ColorType]:
+    """One colour per separation, darker where it is weaker."""
     values = trajectory["separation"].values
     if len(values) == 1:
         return [COLOURS[0]]
     return [colormaps[HEAT](0.9 * (value - values.min()) / np.ptp(values)) for value in values]
 
 
-def _ways(axis: Any, trajectory: xr.Dataset) -> None:
+def _ways(axis: Axes, trajectory: xr.Dataset) -> None:
     path = trajectory["output"].sel(point="11").transpose("time", "separation", "seed", "coordinate")
     several = path.sizes["separation"] > 1
     for k, (separation, colour) in enumerate(zip(path["separation"].values, _shades(trajectory), strict=True)):
@@ -125,7 +125,7 @@ def _formed(one: xr.Dataset) -> int:
     return int(np.argmax(right)) if right.any() else len(right) - 1
 
 
-def _when(axis: Any, trajectory: xr.Dataset) -> None:
+def _when(axis: Axes, trajectory: xr.Dataset) -> None:
     """Steps at which each concept is there for good against the separation; lines are means over seeds."""
     path = trajectory["output"].sel(point="11", drop=True)
     found = learning_times(path, trajectory["target"], HALF, for_good=True)["learned_at"]
@@ -151,8 +151,8 @@ def _when(axis: Any, trajectory: xr.Dataset) -> None:
     axis.legend(loc="lower left", fontsize=8)
 
 
-def _strip(part: Any, one: xr.Dataset) -> None:
-    """One row of pictures a class, over training."""
+def _strip(part: SubFigure, one: xr.Dataset) -> None:
+    """One row of pictures per class, over training."""
     instants = one["instant"].values
     places = np.unique(np.linspace(0, len(instants) - 1, min(MOST, len(instants))).round().astype(int))
     names = [str(name) for name in one["point"].values]

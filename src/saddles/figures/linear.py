@@ -182,7 +182,7 @@ def transition(trajectory: xr.Dataset) -> Figure:
     dims = trajectory["dim"].values
     with look():
         figure, ((left, right),) = sheet(1, 2, 11, 4.2)
-        for truth, colour, exponent in (("low rank", COLOURS[0], 1.0), ("full rank", COLOURS[3], 0.5)):
+        for truth, colour in (("low rank", COLOURS[0]), ("full rank", COLOURS[3])):
             part = trajectory.sel(truth=truth)
             for i, dim in enumerate(dims):
                 growth = part["growth"].sel(dim=dim).median("seed")
@@ -193,12 +193,11 @@ def transition(trajectory: xr.Dataset) -> Figure:
                           marker="o", markersize=3, linewidth=1.4)  # fmt: skip
             crossing = part["crossing"].transpose("seed", "dim")
             _spread(right, dims, crossing, colour, f"{truth} A*, measured")
-            middle = float(np.exp(np.log(crossing).mean()))
-            guide = middle * (dims / np.exp(np.log(dims).mean())) ** exponent
-            right.plot(dims, guide, **THEORY, label="slopes 1 and ½" if exponent == 1 else None)
+            norm = part["norm"].median("seed")
+            right.plot(dims, norm, **THEORY, label="‖A* + E‖_op" if truth == "low rank" else None)
         left.axhline(np.sqrt(2), color=INK, linewidth=1)
-        left.annotate("√2: the largest mode ends at σ²w", (0.98, np.sqrt(2)), xycoords=("axes fraction", "data"),
-                      xytext=(0, 3), textcoords="offset points", ha="right", fontsize=9)  # fmt: skip
+        left.annotate("√2: s₁ = σ²w", (0.02, np.sqrt(2)), xycoords=("axes fraction", "data"),
+                      xytext=(0, 3), textcoords="offset points", fontsize=9)  # fmt: skip
         left.set(xscale="log", yscale="log", xlabel="σ²w", ylabel="‖C1(end)‖ / ‖C1(0)‖", title="Growth of the kernel")
         left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         left.yaxis.set_major_formatter("{x:g}")
@@ -207,6 +206,9 @@ def transition(trajectory: xr.Dataset) -> Figure:
         right.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="σ²w at the transition", title="Transition")
         right.set_xticks(dims, [str(d) for d in dims])
         right.xaxis.set_minor_formatter(NullFormatter())
+        right.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        right.yaxis.set_major_formatter("{x:g}")
+        right.yaxis.set_minor_formatter(NullFormatter())
         right.legend()
     return figure
 

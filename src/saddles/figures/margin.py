@@ -1,10 +1,9 @@
 """Figures of the margin lab."""
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from saddles.figures.style import COLOURS, GREY, INK, MEASURED, THEORY, look, sheet
@@ -24,14 +23,14 @@ def _norms(trajectory: xr.Dataset) -> np.ndarray:
     return 10.0 ** trajectory["time"].values
 
 
-def _bundle(axis: Any, x: np.ndarray, values: np.ndarray, colour: Any, label: str) -> None:
-    """Every instance as a thin line, their median as a thick one; x is shared or one a column."""
+def _bundle(axis: Axes, x: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+    """Every instance as a thin line, their median as a thick one; x is shared, or has one column per instance."""
     many = x[:, None].repeat(values.shape[1], axis=1) if x.ndim == 1 else x
     axis.plot(many, values, color=colour, linewidth=0.6, alpha=0.3)
     axis.plot(_middle(many), _middle(values), color=colour, label=label, **MEASURED)
 
 
-def _band(axis: Any, x: np.ndarray, values: np.ndarray, colour: Any, label: str) -> None:
+def _band(axis: Axes, x: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
     """The median over instances, and where the middle eight of ten lie."""
     seen = np.isfinite(values).any(axis=1)
     low, middle, high = np.nanpercentile(values[seen], [10, 50, 90], axis=1)
@@ -72,7 +71,7 @@ def diagonal(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _power(axis: Any, clock: np.ndarray, values: np.ndarray) -> None:
+def _power(axis: Axes, clock: np.ndarray, values: np.ndarray) -> None:
     fine = np.isfinite(clock) & np.isfinite(values) & (clock > 0) & (values > 0)
     if fine.sum() < 3:
         return
@@ -146,7 +145,7 @@ def aligned(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _both(axis: Any, trajectory: xr.Dataset, norm: str, words: str) -> None:
+def _both(axis: Axes, trajectory: xr.Dataset, norm: str, words: str) -> None:
     for who, colour in (("factored", COLOURS[0]), ("joint", COLOURS[1])):
         values = 100 * trajectory[f"{who}_{norm}"].values
         _band(
@@ -188,7 +187,7 @@ def general(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def _arms(axis: Any, trajectory: xr.Dataset) -> None:
+def _arms(axis: Axes, trajectory: xr.Dataset) -> None:
     """Nuclear norm of both parametrisations, arm by arm, and how many runs are lost."""
     names = [str(name) for name in trajectory["arm"].values]
     draw = np.random.default_rng(0)
@@ -257,7 +256,9 @@ def real_tokens(trajectory: xr.Dataset) -> Figure:
         )
         right.axhline(100 * float(np.median(trajectory["l2_solution_l1"])), label="ℓ2 solution (median)", **THEORY)
         lost = int(np.isnan(trajectory["diagonal_l1"].values[-1]).sum())
+        # The limits are named because every run may be lost, and then there is nothing to read them off.
         right.set(xscale="log", yscale="log", xlabel="|β|₂", ylabel="above the ℓ1 optimum, %",
+                  xlim=(norms[0], norms[-1]),
                   title=f"ℓ1 norm at unit margin ({lost} of {trajectory.sizes['instance']} lost)")  # fmt: skip
         right.legend(loc="lower left")
     return figure

@@ -22,7 +22,10 @@ from typing import Any, cast
 import numpy as np
 import zarr
 
+from saddles.core.checked import CheckedStore
+from saddles.core.codecs import check_arrays, refuse_links
 from saddles.errors import SaddlesError
+from saddles.runtime.checksums import Checksums, condense
 from saddles.runtime.files import sync, write_text
 from saddles.sweeps.cells import Packed
 
@@ -53,7 +56,20 @@ class Arrays:
 
     def __init__(self, folder: Path, axes: Mapping[str, int]) -> None:
         self._folder, self._axes = folder, dict(axes)
-        self._root = zarr.open_group(folder, mode="r+", zarr_format=2, use_consolidated=False)
+        refuse_links(folder)
+        self._checksums = Checksums(folder)
+        try:
+            self._read()
+        except BaseException:
+            self._checksums.close()
+            raise
+        self._repair()
+
+    def _read(self) -> None:
+        """Open what is on disk."""
+        place = CheckedStore(self._folder, checksums=self._checksums)
+        self._root = zarr.open_group(place, mode="r+", zarr_format=2, use_consolidated=False)
+        check_arrays(self._root, self._folder)
         self._arrays: dict[str, zarr.Array[Any]] = dict(self._root.arrays())
         attrs = {name: cast(dict[str, Any], dict(array.attrs)) for name, array in self._arrays.items()}
         self._dims: dict[str, tuple[str, ...]] = {name: tuple(row[DIMS]) for name, row in attrs.items()}
@@ -62,7 +78,6 @@ class Arrays:
         self._touched: set[Path] = set()
         self._dropped: list[str] = []
         self._changed = False
-        self._repair()
 
     def _repair(self) -> None:
         """Finish, or undo, what a crash left half done while a coordinate became every cell's own.
@@ -117,6 +132,27 @@ class Arrays:
         self._root.attrs.update(facts)
         self._changed = True
         self._flush()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._checksums.close()
+        condense(self._folder)
+
+    def cells_in(self, file: str) -> "list[slice] | None":
+        """The part of the grid that a chunk covers, as a slice of each axis; None for what is not of single cells."""
+        name, _, key = file.rpartition("/")
+        if name not in self._arrays or key.startswith(".") or not set(self._axes) <= set(self._dims[name]):
+            return None
+        spans = dict(
+            zip(self._dims[name], zip(map(int, key.split(".")), self._arrays[name].chunks, strict=True), strict=True)
+        )
+        return [slice(spans[axis][0] * spans[axis][1], (spans[axis][0] + 1) * spans[axis][1]) for axis in self._axes]
+
+    def forget(self, file: str) -> None:
+        """Remove a damaged chunk: its cells are missing then."""
+        self._checksums.note(file, None)
+        (self._folder / file).unlink(missing_ok=True)
+        self._checksums.commit()
 
     def _renamed(self, packed: Packed) -> Packed:
         def name(word: str) -> str:
@@ -213,8 +249,8 @@ class Arrays:
         dims, values, notes = self._dims[name], self._shared.pop(name), self._notes(name)
         stored = _stored(values)
         self._create(f"own_{name}", dims, values.shape, stored.dtype.kind == "U", notes)
-        ends = {place: [sizes.get(dim.removeprefix("inner_")) for dim in dims] for place, sizes in done.items()}
-        had = {place: (dims, stored[tuple(slice(0, end) for end in row)]) for place, row in ends.items()}
+        ends = {p: [slice(sizes.get(dim.removeprefix("inner_"))) for dim in dims] for p, sizes in done.items()}
+        had = {place: (dims, stored[tuple(row)]) for place, row in ends.items()}
         self._write_batch(f"own_{name}", had)
         self._arrays[name].attrs["shared"] = 0
         self._drop(name)
@@ -254,8 +290,7 @@ class Arrays:
 
     def _write_batch(self, name: str, batch: Mapping[Place, Values]) -> None:
         """Write cells chunk by chunk: what else is in a chunk is read first and stays."""
-        array = self._arrays[name]
-        dims = self._dims[name]
+        array, dims = self._arrays[name], self._dims[name]
         where = [dims.index(axis) for axis in self._axes]
         chunks = [array.chunks[i] for i in where]
         blocks: dict[Place, list[Place]] = {}
@@ -284,10 +319,10 @@ class Arrays:
         cell: list[slice | int] = [slice(None)] * held.ndim
         for i, p in zip(where, place, strict=True):
             cell[i] = p
-        room = held[tuple(cell)] if values.ndim else None
-        if room is None:
+        if not values.ndim:
             held[tuple(cell)] = values[()]
             return
+        room = held[tuple(cell)]
         room[...] = np.nan if held.dtype.kind == "f" else ""
         room[tuple(slice(0, n) for n in values.shape)] = values
 
@@ -310,16 +345,23 @@ class Arrays:
         for path in sorted(self._touched):
             if path.exists():  # Zarr leaves out chunks that hold nothing but missing values
                 sync(path)
+        if self._touched:
+            self._checksums.commit()
         self._touched.clear()
         while self._dropped:
-            shutil.rmtree(self._folder / self._dropped.pop(), ignore_errors=True)
+            home = self._folder / self._dropped.pop()
+            for file in home.iterdir():
+                self._checksums.note(file.relative_to(self._folder).as_posix(), None)
+            shutil.rmtree(home, ignore_errors=True)
 
     def _publish(self) -> None:
         """Write the list of arrays that readers open first (Zarr's consolidated metadata), by a rename."""
         files = [".zgroup", ".zattrs", *(f"{name}/{kind}" for name in self._arrays for kind in (".zarray", ".zattrs"))]
         metadata = {file: json.loads((self._folder / file).read_text("utf-8")) for file in files}
         whole = {"metadata": metadata, "zarr_consolidated_format": 1}
-        write_text(self._folder / ".zmetadata", json.dumps(whole))
+        text = json.dumps(whole)
+        self._checksums.note(".zmetadata", text.encode())
+        write_text(self._folder / ".zmetadata", text)
 
     def _is_label(self, name: str, dims: tuple[str, ...]) -> bool:
         """Whether xarray must be told that this is a coordinate: it guesses those named like their axis."""

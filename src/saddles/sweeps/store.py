@@ -12,9 +12,9 @@ One process writes; any number may read.
 import json
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import IO, Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import xarray as xr
@@ -25,12 +25,18 @@ from saddles.core.provenance import machine
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import save
 from saddles.core.trajectory import SCHEMA
-from saddles.errors import SaddlesError
-from saddles.runtime.files import explained, hold, new_folder, refuse_existing, write_json
+from saddles.errors import SaddlesError, shown
+from saddles.runtime.checksums import NAME as CHECKSUMS
+from saddles.runtime.checksums import damaged, seal
+from saddles.runtime.files import explained, hold, new_folder, refuse_existing
+from saddles.runtime.records import Types, parse_record, read_record, with_check, write_record
 from saddles.sweeps.arrays import DONE, SECONDS, Arrays, Place, Sizes
 from saddles.sweeps.cells import Outcome
 from saddles.sweeps.grid import Cell
 from saddles.sweeps.plan import Plan, read_plan
+
+DAMAGED = "what was stored of this cell has been damaged"
+"""Error of a cell whose chunk differed from its checksum when the sweep was resumed."""
 
 
 class CellRow(TypedDict):
@@ -71,7 +77,7 @@ def create(plan: Plan, folder: Path) -> None:
     }
     with explained(folder, "Choose another --out"), new_folder(folder) as draft:
         save(_empty(plan), draft / "trajectory.zarr")
-        write_json(draft / "sweep.json", facts, durable=True)
+        write_record(draft / "sweep.json", facts, durable=True)
         (draft / "cells.jsonl").touch()
 
 
@@ -93,22 +99,35 @@ def _empty(plan: Plan) -> xr.Dataset:
     )
 
 
+FACTS: Types = {
+    "experiment": str, "size": str, "settings": dict, "changes": dict, "grid": dict, "zipped": bool,
+    "seeds": (list, type(None)), "versions": dict, "status": str, "cells": int, "wall_time_s": (int, float),
+}  # fmt: skip
+ROW: Types = {
+    "cell": int, "status": str, "changes": dict, "seed": int, "seconds": (int, float), "digest": str, "sizes": dict,
+}  # fmt: skip
+
+
 def read_facts(folder: Path) -> dict[str, Any]:
     """What sweep.json says."""
     try:
-        return json.loads((folder / "sweep.json").read_text("utf-8"))
+        hint = "Restore it from a copy, or start the sweep again with another --out"
+        return read_record(folder / "sweep.json", FACTS, hint)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SaddlesError(f"{folder} holds no sweep.json. Give the folder of a sweep.") from error
-    except (OSError, ValueError) as error:
-        raise SaddlesError(f"{folder / 'sweep.json'} cannot be read as JSON. Start the sweep again.") from error
 
 
 def read_rows(folder: Path) -> dict[int, CellRow]:
     """The latest whole line of each cell in cells.jsonl."""
-    text = (folder / "cells.jsonl").read_bytes()
+    file = folder / "cells.jsonl"
+    hint = "Remove that line: the sweep computes its cell again when it is resumed"
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise SaddlesError(f"{file} cannot be read ({error.strerror}). Restore it from a copy.") from error
     lines = text[: text.rfind(b"\n") + 1].splitlines()
-    rows: list[CellRow] = [json.loads(line) for line in lines]
-    return {row["cell"]: row for row in rows}
+    rows = [parse_record(line, f"{file}, line {k}", ROW, hint) for k, line in enumerate(lines, start=1)]
+    return {row["cell"]: cast(CellRow, row) for row in rows}
 
 
 class Store:
@@ -119,25 +138,66 @@ class Store:
         self.facts = read_facts(folder)
         self.plan = read_plan(self.facts, experiment)
         self.cells: list[Cell] = self.plan.grid.cells()
-        self._lock: IO[str] | None = None
 
     def __enter__(self) -> "Store":
-        with self._writing():
-            self._lock = hold(self.folder)
+        with ExitStack() as undo, self._writing():
+            undo.enter_context(hold(self.folder))
             _cut_torn_line(self.folder / "cells.jsonl")
             self.rows = read_rows(self.folder)
-            self._arrays = Arrays(self.folder / "trajectory.zarr", self.plan.grid.axes)
+            store = self.folder / "trajectory.zarr"
+            if not (store / CHECKSUMS).exists():  # a sweep of an older version: as it is now
+                seal(store)
+            bad = damaged(store)
+            self._arrays = self._open(store, bad)
+            undo.callback(self._arrays.close)
+            self._forget(bad)
             shape = tuple(self.plan.grid.axes.values())
             self._done, self._seconds = np.full(shape, np.nan), np.full(shape, np.nan)
             for row in self.rows.values():
                 self._count(row)
             # A crash may have come between a cell's line and its mark: all marks are written again.
             self._publish([self.cells[number] for number in self.rows] or self.cells[:1])
+            self._held = undo.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._lock is not None:
-            self._lock.close()
+        with self._writing():
+            self._held.close()
+
+    def _open(self, folder: Path, bad: Sequence[str]) -> Arrays:
+        """Open the arrays; damage to anything but chunks of cells cannot be mended."""
+        try:
+            arrays = Arrays(folder, self.plan.grid.axes)
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:  # RuntimeError: of a decoder
+            if not bad:
+                raise SaddlesError(f"{folder} cannot be read as the arrays of a sweep ({shown(error)}).") from error
+            raise self._lost(bad[0]) from error
+        for file in bad:
+            if arrays.cells_in(file) is None:
+                arrays.close()
+                raise self._lost(file)
+        return arrays
+
+    def _lost(self, file: str) -> SaddlesError:
+        return SaddlesError(
+            f"{self.folder} is damaged: trajectory.zarr/{file} differs from its checksum or is missing, and all cells "
+            "depend on it. Restore it from a copy, or start the sweep again with another --out."
+        )
+
+    def _forget(self, bad: Sequence[str]) -> None:
+        """Count cells in damaged chunks as failed, so that `--retry` computes them again."""
+        here = np.zeros(tuple(self.plan.grid.axes.values()), dtype=bool)
+        for file in [file for file in bad if file.rpartition("/")[0] not in (DONE, SECONDS)]:  # written again below
+            here[tuple(self._arrays.cells_in(file) or ())] = True
+        lost: list[CellRow] = [
+            {**self.rows[cell.number], "status": str(Ending.FAILED), "error": DAMAGED, "digest": "", "sizes": {}}
+            for cell in self.cells
+            if here[cell.place] and self._ending(cell.number) == Ending.FINISHED
+        ]
+        _append(self.folder / "cells.jsonl", lost)
+        self.rows = read_rows(self.folder)
+        for file in bad:
+            self._arrays.forget(file)
 
     def _writing(self) -> AbstractContextManager[None]:
         return explained(
@@ -148,7 +208,8 @@ class Store:
     def unfinished(self, retry: bool = False) -> bool:
         """Whether anything is to be computed; only reads."""
         self.rows = read_rows(self.folder)
-        return bool(self.pending(retry)) or not Status.parse(self.facts["status"]).ok
+        whole = not damaged(self.folder / "trajectory.zarr")
+        return not whole or bool(self.pending(retry)) or not Status.parse(self.facts["status"]).ok
 
     def pending(self, retry: bool = False) -> list[Cell]:
         """Cells that are to be computed: the missing ones, and with `retry` the failed ones."""
@@ -186,7 +247,7 @@ class Store:
         self.facts["wall_time_s"] = round(self.facts["wall_time_s"] + seconds, 3)
         with self._writing():
             self._arrays.describe({"status": str(status), "wall_time_s": self.facts["wall_time_s"]})
-            write_json(self.folder / "sweep.json", self.facts, durable=True)
+            write_record(self.folder / "sweep.json", self.facts, durable=True)
 
     def _sizes_done(self) -> dict[Place, Sizes]:
         return {self.cells[n].place: r["sizes"] for n, r in self.rows.items() if r["status"] == Ending.FINISHED}
@@ -225,7 +286,7 @@ class Store:
 
 def _append(file: Path, rows: Sequence[CellRow]) -> None:
     """Add lines, all or none of them."""
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    text = "".join(json.dumps(with_check(row)) + "\n" for row in rows).encode()
     before = file.stat().st_size
     try:
         with file.open("ab") as lines:

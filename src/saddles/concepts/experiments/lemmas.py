@@ -5,7 +5,8 @@ scaled to where D.1 to D.5 hold with P, κ, K, C at their best; the flow is foll
 
 Claims and their thresholds:
 
-- Lemmas D.1, D.2, D.4 to D.8 hold in every instance (margins in logs, −1e-6 for the solver's error).
+- Lemmas D.1, D.2, D.4 to D.7 hold in every instance (margins in logs, −1e-6 for the solver's error). D.8 is measured
+  and not judged: its bound is so loose (least margin e⁵⁶) that no run could break it.
 - D.3 as printed does not: its proof forgets that a stronger concept takes away what is shared. The smallest
   margin over instances is negative, and minus infinity at rank one. This is a claim against the text.
 - w_ii ≤ 1 along the flow, D.5 with K = ∞, at realistic scales too.
@@ -177,7 +178,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         judge(f"Lemma {name} holds where the assumptions do: least margin (log)",
               where=f"Lemma {name}", values=list(margin.sel(lemma=name).values), relation=">=", threshold=SOLVER_ERROR)
         for name in LEMMAS
-        if name != "D.3"
+        if name not in ("D.3", "D.8")
     ]  # fmt: skip
     top = trajectory["least"].sel(constant="D.5 top").values.ravel()
     return [

@@ -6,9 +6,11 @@ the loss is averaged over coordinates as in the authors' code, with rate 0.01 in
 Claims and their thresholds. Transient memorisation is a rise of the test loss by more than 1 % of its
 first value between two descents.
 
-- *Low dimension.* It depends on the initial weights, so it cannot be required of every seed; "seen" is read
-  as at least one seed in ten.
-- *High dimension.* In no seed.
+- *Low dimension* (figures 3 and 14, the losses). It depends on the initial weights, so it cannot be required of every
+  seed; "seen" is read as at least one seed in ten. *High dimension.* In no seed.
+- *Where to* (figures 2c and 13, the outputs of the same runs): as the loss rises, the output "turns toward the training
+  set cluster with the strongest signal": it comes nearer to that centre in nine of ten such runs. The null is the
+  other centre.
 """
 
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
+import numpy as np
 import xarray as xr
 
 from saddles import concepts, figures
@@ -24,7 +27,7 @@ from saddles.concepts.experiments.paper import PAPER, sizes
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory
-from saddles.measures.loss_curves import descents
+from saddles.measures.loss_curves import descents, turning_points
 
 RISE = 0.01
 """A rise of the test loss by this part of its first value counts."""
@@ -129,6 +132,47 @@ def depth_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
     return claims
 
 
+def path_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
+    """Judge where the output goes while the test loss rises."""
+    nearer: dict[str, list[float]] = {"strong": [], "weak": []}
+    for label in trajectory["setting"].values:
+        one = trajectory.sel(setting=label)
+        for seed in range(one.sizes["seed"]):
+            run = one.isel(seed=seed)
+            rise = _largest_rise(run["test_loss"])
+            if rise is not None:
+                mu = run["target"].values
+                order = np.argsort(np.where(mu > 0, mu, np.nan))  # NaN, beyond the concepts, comes last
+                for name, concept in (("weak", order[0]), ("strong", order[int((mu > 0).sum()) - 1])):
+                    away = np.linalg.norm(run["output"].values - mu * (np.arange(len(mu)) == concept), axis=-1)
+                    nearer[name].append(float(away[rise[1]] < away[rise[0]]))
+    return [
+        check(
+            f"As the test loss rises, the output comes nearer to the cluster of the strongest signal: share of "
+            f"{len(nearer['strong'])} runs",
+            paper=PAPER,
+            where=where,
+            values=float(np.mean(nearer["strong"])) if nearer["strong"] else [],
+            relation=">=",
+            threshold=0.9,
+            size=size,
+            null=float(np.mean(nearer["weak"])) if nearer["weak"] else None,
+        )
+    ]
+
+
+def _largest_rise(loss: xr.DataArray) -> tuple[int, int] | None:
+    """First and last index of the largest rise between two descents, where one exceeds 1 %."""
+    if not loss.notnull().all():  # a place that only the other setting fills
+        return None
+    parts = turning_points(loss, RISE)
+    change = np.where(parts["kind"] == "ascent", parts["change"].values, 0.0)[1:-1]  # between two descents
+    if not len(change) or change.max() <= RISE:
+        return None
+    chosen = 1 + int(change.argmax())
+    return int(parts["first"][chosen]), int(parts["last"][chosen])
+
+
 def paths_figure(trajectory: Trajectory) -> Drawing:
     """Outputs of all seeds in the plane of the concepts."""
     return figures.concepts.memorisation_paths(trajectory)
@@ -139,7 +183,11 @@ def losses_figure(trajectory: Trajectory) -> Drawing:
     return figures.concepts.memorisation_losses(trajectory)
 
 
-def _dimensions(number: str, title: str, figure: Callable[[Trajectory], Drawing]) -> Experiment[DimensionSettings]:
+Judge = Callable[[Trajectory, str, str], list[Claim]]
+Draw = Callable[[Trajectory], Drawing]
+
+
+def _dimensions(number: str, title: str, judge: Judge, figure: Draw) -> Experiment[DimensionSettings]:
     tiny = DimensionSettings(
         samples=500, batch=64, dim=16, rate=0.05, rate_low=0.02, seeds=1, seeds_low=16
     )  # fmt: skip
@@ -154,12 +202,12 @@ def _dimensions(number: str, title: str, figure: Callable[[Trajectory], Drawing]
             gpu_seconds=25,
         ),
         run=run_dimensions,
-        claims=partial(depth_claims, where=f"Figure {number}"),
+        claims=partial(judge, where=f"Figure {number}"),
         figure=figure,
     )
 
 
-def _narrow(number: str, title: str, figure: Callable[[Trajectory], Drawing]) -> Experiment[NarrowSettings]:
+def _narrow(number: str, title: str, judge: Judge, figure: Draw) -> Experiment[NarrowSettings]:
     return Experiment(
         f"concepts/figure-{number}",
         title,
@@ -171,12 +219,18 @@ def _narrow(number: str, title: str, figure: Callable[[Trajectory], Drawing]) ->
             gpu_seconds=25,
         ),
         run=run_narrow,
-        claims=partial(depth_claims, where=f"Figure {number}"),
+        claims=partial(judge, where=f"Figure {number}"),
         figure=figure,
     )
 
 
-FIGURE_2C = _dimensions("2c", "Transient memorisation in low dimension only: four layers, outputs", paths_figure)
-FIGURE_3 = _dimensions("3", "Transient memorisation in low dimension only: four layers, test losses", losses_figure)
-FIGURE_13 = _narrow("13", "Transient memorisation in three narrow linear layers: outputs", paths_figure)
-FIGURE_14 = _narrow("14", "Transient memorisation in three narrow linear layers: test losses", losses_figure)
+FIGURE_2C = _dimensions(
+    "2c", "Transient memorisation in low dimension only: four layers, outputs", path_claims, paths_figure
+)
+FIGURE_3 = _dimensions(
+    "3", "Transient memorisation in low dimension only: four layers, test losses", depth_claims, losses_figure
+)
+FIGURE_13 = _narrow("13", "Transient memorisation in three narrow linear layers: outputs", path_claims, paths_figure)
+FIGURE_14 = _narrow(
+    "14", "Transient memorisation in three narrow linear layers: test losses", depth_claims, losses_figure
+)

@@ -13,7 +13,7 @@ from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.measures.activations import clock_of
 
 PAPER = "boix2023rank"
-FACTS = ("agrees", "same_before", "gap", "margin", "time_error", "finite_error", "scale_error")
+FACTS = ("agrees", "same_before", "gap", "margin", "time_error", "finite_error", "scale_error", "risen")
 
 N = TypeVar("N")
 """A model of this lab: a dataclass with the field `log_alpha`."""
@@ -43,6 +43,7 @@ def compare_stages(
     Returns variables over (decade, stage): `agrees` (coordinate and sign are as predicted), `same_before`
     (the same coordinates were active before it), `gap` and `margin` (of the two smallest Δ, relative to Δ and to
     the stage's time, divided by 2 max|log p₀, q₀|/log(1/α): above 1 the start cannot reverse the order by itself),
+    `risen` (how many coordinates become active in the flow nearer to this stage's time than to any other's),
     `time_error` and `finite_error` (relative error of the limit's and of the finite form's time), and `scale_error`
     (largest |log_α|u+v| − b| over coordinates at the activation, the invariant of (20)); these three are NaN where
     the stage does not agree.
@@ -68,6 +69,9 @@ def _at_one_scale(
     result = {name: np.full(count, np.nan) for name in FACTS}
     result["gap"] = limit["stage_gap"].values[:count] / allowed
     result["margin"] = limit["stage_margin"].values[:count] / allowed
+    times = limit["stage_time"].values
+    edges = np.concatenate([[0.0], (times[1:] + times[:-1]) / 2, [np.inf]])
+    result["risen"] = np.histogram(seen["unit_time"].values, edges)[0][:count].astype(float)
     names = ("stage_coordinate", "stage_sign")
     for k in range(count):
         # −9 is no coordinate: a stage that was not seen agrees with none

@@ -3,8 +3,13 @@
 The alignment defect, the share of W outside the diagonal of U_KᵀWU_Q, stays below 1e-8 (stated beforehand; the
 solver's steps are linear combinations of aligned matrices, so only rounding can enter). The nuclear norm at unit margin
 meets the closed form Σ 1/((1 − c) r_i s_i) to 0.1 %: the coordinates do not interact, margins differ by O(1) at the end
-while the norm is at least 1e4. The closed form is the optimum: its own certificate and an independent solver agree to
-1e-6.
+while the norm is at least 1e4. The closed form is the optimum to 1e-6 by an independent solver. The claims apply where
+the data satisfy Assumptions 1 to 4.
+
+Nulls. Of alignment: the same data from a random K and Q of the same size. Of the limit: the direction in which the flow
+sets out, at the first norm. Of the closed form: the same formula on tokens moved by a hundredth, which breaks
+Assumption 4. On these data the Frobenius norm has the same solution (`frobenius_apart`), so that the limit shows a
+max-margin solution, and not which norm is minimised: `margin/general` is about that.
 """
 
 from functools import partial
@@ -18,10 +23,27 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Experiment, Size
 from saddles.core.trajectory import Trajectory
-from saddles.margin.experiments.norm_grid import PAPER, Grid, ScaledDraws, each, gather, norm_grid, on_norms, piece
+from saddles.errors import SaddlesError
+from saddles.margin.experiments.norm_grid import (
+    PAPER,
+    Grid,
+    ScaledDraws,
+    each,
+    gather,
+    never_smaller,
+    norm_grid,
+    on_norms,
+    piece,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+UNALIGNED = 10.0
+"""Norm to which the unaligned start is trained: its defect is of order 1 from the beginning."""
+
+MOVED = 0.01
+"""Standard deviation by which tokens are moved to break Assumption 4, hardly visible beside norms of order 1."""
 
 
 def run(settings: ScaledDraws, context: Context) -> Trajectory:
@@ -33,10 +55,11 @@ def run(settings: ScaledDraws, context: Context) -> Trajectory:
 
 def _instance(settings: ScaledDraws, grid: Grid, seed: int) -> xr.Dataset:
     task = settings.tokens(4, seed)
-    closed, convex = margin.max_margin(task, "aligned"), margin.max_margin(task, "nuclear")
+    closed, convex, flat = (margin.max_margin(task, name) for name in ("aligned", "nuclear", "frobenius"))
     model = margin.FactoredAttention(scale=settings.scale, weights=margin.aligned_weights(task, seed=seed))
     frames = margin.aligned_frames(task, seed)
     flow = simulate(model, task, settings.method)
+    free = simulate(margin.FactoredAttention(scale=settings.scale), task, margin.MarginFlow(UNALIGNED), seed=seed)
     flow = flow.assign(
         defect=measures.alignment_defect(flow, *frames),
         distance=measures.direction_error(flow, closed.solution)["norm"],
@@ -48,15 +71,30 @@ def _instance(settings: ScaledDraws, grid: Grid, seed: int) -> xr.Dataset:
     return piece(
         values,
         {
-            "optimum": closed.objective, "closed_gap": abs(closed.gap),
+            "optimum": closed.objective, "closed_gap": abs(closed.gap), "moved_apart": _moved_apart(task, seed),
             "solver_apart": convex.objective / closed.objective - 1,
+            "frobenius_apart": float(
+                np.linalg.norm(flat.solution - closed.solution) / np.linalg.norm(closed.solution)
+            ),
             "assumptions": float(margin.check_assumptions(task).about(("1", "2", "3", "4")).hold),
             "worst_defect": float(flow["defect"].max()),
+            "unaligned_defect": float(measures.alignment_defect(free, *frames).max()),
             "entry": (("time", "coordinate"), entries),
             "goal": (("coordinate",), _diagonal(closed.solution[None], *frames)[0]),
         },
         grid,
     )  # fmt: skip
+
+
+def _moved_apart(task: "margin.Tokens", seed: int) -> float:
+    """How far the closed form is from the optimum of tokens moved a little; inf where it does not separate."""
+    draw = np.random.default_rng([seed, 65])
+    moved = margin.Tokens(task.X + MOVED * draw.normal(size=task.X.shape), task.z, task.y, task.head)
+    best = margin.max_margin(moved, "nuclear").objective
+    try:
+        return margin.max_margin(moved, "aligned", tolerance=1.0).objective / best - 1
+    except SaddlesError:
+        return np.inf
 
 
 def _diagonal(weights: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -66,18 +104,21 @@ def _diagonal(weights: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.nd
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge alignment, the limit and the closed form."""
-    judge = partial(check, paper=PAPER, size=size)
+    broken = int((trajectory["assumptions"].values < 1).sum())
+    judge = partial(
+        check, paper=PAPER, size=size, relation="<=",
+        not_applicable=f"{broken} instances break one of Assumptions 1 to 4" if broken else "",
+    )  # fmt: skip
     return [
-        judge("the data satisfy Assumptions 1 to 4: share of instances", where="Assumptions 1 to 4",
-              values=trajectory["assumptions"].values.mean(), relation=">=", threshold=1.0),
         judge("gradient flow preserves alignment: largest share of W off the diagonal of U_KᵀWU_Q at any time",
-              where="Lemma 5.1", values=trajectory["worst_defect"].values, relation="<=", threshold=1e-8),
-        judge("the limit solves the nuclear norm problem: nuclear norm at unit margin above the closed form",
-              where="Theorem 5.1", values=trajectory["excess"].values[-1], relation="<=", threshold=1e-3),
-        judge("the closed form solves (9) and the nuclear norm problem: gap of its own certificate", where="(9), A.7",
-              values=trajectory["closed_gap"].values, relation="<=", threshold=1e-6),
-        judge("an independent solver finds the same optimum: relative difference", where="(9), A.7",
-              values=np.abs(trajectory["solver_apart"].values), relation="<=", threshold=1e-6),
+              where="Lemma 5.1", values=trajectory["worst_defect"].values, threshold=1e-8,
+              null=trajectory["unaligned_defect"].values),
+        judge("the limit is the max-margin solution: nuclear norm at unit margin above the closed form",
+              where="Theorem 5.1", values=trajectory["excess"].values[-1], threshold=1e-3,
+              null=never_smaller(trajectory["excess"].values[0])),
+        judge("the closed form solves (9) and the nuclear norm problem: relative difference from an independent solver",
+              where="(9), A.7", values=np.abs(trajectory["solver_apart"].values), threshold=1e-6,
+              null=np.abs(trajectory["moved_apart"].values)),
     ]  # fmt: skip
 
 

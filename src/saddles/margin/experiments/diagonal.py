@@ -2,10 +2,15 @@
 
 The excess is ‖β/μ‖₁ over the optimum of the linear program (HiGHS, with its certificate), minus 1. The theorem speaks
 of the limit; how near a norm of 1e5 and 1e7 comes to it was stated beforehand: median ≤ 0.5 %, nine in ten within
-1 %, all within 3 % at 1e5; all within 1 % at 1e7. The excess falls with log t: excess ∝ (log t)^−a with a > 0, fitted
-from norm 100 on, one a for each instance; `dual_slack` is what it should become. Lemma 4.2: the norm diverges (every
-run reaches the last norm) and the loss falls to L*: L − L* is below e^−100 at the end, because log(L − L*) is about
-minus the margin.
+1 %, all within 3 % at 1e5; all within 1 % at 1e7. The excess keeps falling: what is left at the last norm of the excess
+at norm 100 is at most a half, where a limit elsewhere would leave a floor; (log t)^−a with a ≥ 0.1 would leave a third
+over these five decades, and `dual_slack` is what a should become. Lemma 4.2: the norm diverges (every run reaches the
+last norm), and the loss falls to L* at the rate of an exponential loss, L − L* ~ 1/t: −log(L − L*)/log t is 1 within
+1 % at the end (corrections are ln μ/μ, 1e-5 here).
+
+Nulls. Of the excess: the ℓ2 max-margin solution, the limit of one trained β; its ℓ1 norm over the optimum. Of the fall:
+the ℓ2 norm of the same runs over the ℓ2 optimum, which must stay away from 0. Of the loss: the trained β with the
+queries given to other sequences, which leaves L* as it is.
 """
 
 from functools import partial
@@ -26,7 +31,6 @@ from saddles.margin.experiments.norm_grid import (
     ScaledDraws,
     at,
     each,
-    fall_rate,
     gather,
     norm_grid,
     on_norms,
@@ -53,15 +57,26 @@ def run(settings: ScaledDraws, context: Context) -> Trajectory:
 def _instance(settings: ScaledDraws, grid: Grid, seed: int) -> xr.Dataset:
     """The flow of one draw of the data against its optimum."""
     task = settings.tokens(3, seed, diagonal=True)
-    best = margin.max_margin(task, "l1")
-    flow = simulate(margin.DiagonalAttention(settings.scale), task, settings.method)
-    flow = flow.assign(excess=measures.unit_margin(flow)["l1"] / best.objective - 1)
-    values = on_norms(flow, grid, ("excess", "log_time", "margin", "log_loss_gap", "certified_gap"))
+    best, ridge = margin.max_margin(task, "l1"), margin.max_margin(task, "frobenius", diagonal=True)
+    model = margin.DiagonalAttention(settings.scale)
+    flow = simulate(model, task, settings.method)
+    norms = measures.unit_margin(flow)
+    flow = flow.assign(
+        excess=norms["l1"] / best.objective - 1, ridge_excess=norms["frobenius"] / ridge.objective - 1
+    )  # fmt: skip
+    names = ("excess", "ridge_excess", "log_time", "margin", "log_loss_gap", "certified_gap")
     numbers = {
         "optimum": best.objective, "optimum_gap": best.gap, "dual_slack": dual_slack(task, best),
-        "reached": float(status_of(flow).ok),
+        "reached": float(status_of(flow).ok), "ridge_l1": np.abs(ridge.solution).sum() / best.objective - 1,
+        "permuted_log_loss_gap": permuted_gap(model, task, flow["beta"].values[-1]),
     }  # fmt: skip
-    return piece(values, numbers, grid)
+    return piece(on_norms(flow, grid, names), numbers, grid)
+
+
+def permuted_gap(model: "margin.DiagonalAttention", task: "margin.Tokens", beta: np.ndarray) -> float:
+    """Log(L − L*) of a β on data whose queries belong to other sequences."""
+    other = margin.Tokens(task.X, np.roll(task.z, 1, axis=0), task.y, task.head)
+    return model.flow(other)[0].coefficients.loss(other.margins(beta))[1]
 
 
 def dual_slack(task: "margin.Tokens", best: "margin.Certified") -> float:
@@ -75,33 +90,31 @@ def dual_slack(task: "margin.Tokens", best: "margin.Certified") -> float:
     return float(1 - np.abs(best.multipliers @ task.diagonal)[zero].max()) if zero.any() else 1.0
 
 
-def rates(trajectory: Trajectory) -> np.ndarray:
-    """The exponent a of excess ∝ (log t)^−a of each instance, from norm 100 on."""
-    late = trajectory.isel(time=trajectory["time"].values >= 2)
-    pairs = zip(late["log_time"].values.T, late["excess"].values.T, strict=True)
-    return np.array([fall_rate(clock, excess) for clock, excess in pairs])
-
-
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the excess at 1e5 and at 1e7, its fall, divergence and the loss."""
     middle, end = at(trajectory, "excess", 1e5), trajectory["excess"].values[-1]
     far = trajectory["time"].values[-1] > 6.99  # log10 of 1e7, but for the rounding of the grid
+    other, clock = trajectory["ridge_l1"].values, trajectory["log_time"].values[-1]
+    left = {name: trajectory[name].values[-1] / at(trajectory, name, 100.0) for name in ("excess", "ridge_excess")}
     judge = partial(check, paper=PAPER, size=size)
     limit = partial(judge, where="Theorem 4.1")
     return [
         limit("ℓ1 norm at unit margin above the optimum at |β| = 1e5: median over the instances",
-              values=np.median(middle), relation="<=", threshold=0.005),
+              values=np.median(middle), relation="<=", threshold=0.005, null=np.median(other)),
         limit("the same: share of instances within 1 %",
-              values=np.mean(middle <= 0.01), relation=">=", threshold=0.9),
-        limit("the same: the worst instance", values=middle, relation="<=", threshold=0.03),
+              values=np.mean(middle <= 0.01), relation=">=", threshold=0.9, null=np.mean(other <= 0.01)),
+        limit("the same: the worst instance", values=middle, relation="<=", threshold=0.03, null=other),
         limit("ℓ1 norm at unit margin above the optimum at |β| = 1e7: the worst instance",
-              values=end, relation="<=", threshold=0.01, not_applicable="" if far else "the run ends before norm 1e7"),
-        limit("the excess falls like (log t)^−a: least a",
-              values=rates(trajectory), relation=">=", threshold=0.0),
+              values=end, relation="<=", threshold=0.01, null=other,
+              not_applicable="" if far else "the run ends before norm 1e7"),
+        limit("the excess keeps falling: at the last norm over at norm 100",
+              values=left["excess"], relation="<=", threshold=0.5, null=left["ridge_excess"]),
         judge("|β| diverges: share of runs that reach the last norm", where="Lemma 4.2",
               values=trajectory["reached"].values.mean(), relation=">=", threshold=1.0),
-        judge("the loss converges to L*: log(L − L*) at the end", where="Theorem 4.1, global convergence",
-              values=trajectory["log_loss_gap"].values[-1], relation="<=", threshold=-100.0),
+        judge("the loss falls to L* like 1/t: |log(L − L*)/log t + 1| at the end",
+              where="Theorem 4.1, global convergence",
+              values=np.abs(trajectory["log_loss_gap"].values[-1] / clock + 1), relation="<=", threshold=0.01,
+              null=np.abs(trajectory["permuted_log_loss_gap"].values / clock + 1)),
     ]  # fmt: skip
 
 

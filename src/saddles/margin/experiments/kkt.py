@@ -4,9 +4,15 @@ With the proof's λ = φ/ln μ coordinate j of Bλ is asinh(β_j/ω₀²)/ln μ 
 support of the solution β̂* stationarity therefore falls exactly like D/ln μ with D = max_j |ln(2|β̂*_j|/ω₀²)|. Checked:
 the product with ln μ over D is 1 within a tenth at the last norm, in the median instance (β̂_j is within a few per cent
 of β̂*_j there, and D is of order one or more; a nearly degenerate instance, whose last coordinates have not grown yet,
-is further off); the residual whose support is read off β itself falls from first to last. Feasibility is exact
-once the margin is positive. Slackness falls. The other multipliers are dual feasible at every time: their gap falls
-too, and the bound never exceeds the optimum.
+is further off). Its null is the D of another instance.
+
+Slackness with the proof's λ and the gap certified by φ/‖Bφ‖∞ fall like 1/ln μ as well. From norm 100 to 1e9 ln μ grows
+about fivefold; at most a half may be left. Their null are the multipliers of the next sequence: which constraints have
+accumulated coefficients, and which have the least margin, must belong together.
+
+Not claimed, because no flow could break it: feasibility of β/μ (any β with a positive margin), dual feasibility of
+φ/‖Bφ‖∞ and its bound (weak duality), and the fall of the stationarity whose support is read off β itself
+(asinh(β_j/ω₀²)/ln μ tends to ±1 in whatever direction β diverges).
 """
 
 from functools import partial
@@ -21,13 +27,15 @@ from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Experiment, Size
 from saddles.core.trajectory import Trajectory
 from saddles.margin.experiments.norm_grid import PAPER, Grid, ScaledDraws, each, gather, norm_grid, on_norms, piece
+from saddles.margin.observe import optimality
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = (
     "margin", "log_time", "kkt_feasibility", "kkt_stationarity", "kkt_slackness", "support_stationarity",
-    "certified_gap", "dual_objective", "dual_stationarity", "dual_slackness",
+    "certified_gap", "dual_objective", "dual_stationarity", "dual_slackness", "null_kkt_slackness",
+    "null_certified_gap",
 )  # fmt: skip
 
 
@@ -42,7 +50,12 @@ def _instance(settings: ScaledDraws, grid: Grid, seed: int) -> xr.Dataset:
     task = settings.tokens(3, seed, diagonal=True)
     best = margin.max_margin(task, "l1")
     flow = simulate(margin.DiagonalAttention(settings.scale), task, settings.method, keep=["accumulated"])
-    flow = flow.assign(support_stationarity=("time", _on_support(flow, task, best.solution)))
+    other = np.roll(flow["accumulated"].values, settings.length - 1, axis=1)  # those of the next sequence
+    null = optimality(flow["beta"].values, other, task, "l1")
+    flow = flow.assign(
+        support_stationarity=("time", _on_support(flow, task, best.solution)),
+        **{f"null_{name}": ("time", null[name]) for name in ("kkt_slackness", "certified_gap")},
+    )
     there = np.abs(best.solution)[_support(best.solution)]
     level = float(np.abs(np.log(2 * there / settings.scale**2)).max())
     return piece(on_norms(flow, grid, NAMES), {"optimum": best.objective, "level": level}, grid)
@@ -62,26 +75,20 @@ def _on_support(flow: Trajectory, task: "margin.Tokens", solution: np.ndarray) -
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
-    """Judge the fall of each residual."""
+    """Judge the rate of stationarity, and the fall of the other residuals."""
     judge = partial(check, paper=PAPER, size=size)
-    stationarity = trajectory["kkt_stationarity"].values
-    last = trajectory.isel(time=-1)
-    product = last["support_stationarity"].values * np.log(last["margin"].values) / trajectory["level"].values
-    slack, gap = trajectory["kkt_slackness"].values, trajectory["certified_gap"].values
-    bound = trajectory["dual_objective"].values / trajectory["optimum"].values
+    last, level = trajectory.isel(time=-1), trajectory["level"].values
+    product = last["support_stationarity"].values * np.log(last["margin"].values)
+    names = ("kkt_slackness", "certified_gap", "null_kkt_slackness", "null_certified_gap")
+    left = {name: trajectory[name].values[-1] / trajectory[name].values[0] for name in names}
     return [
-        judge("primal feasibility of β/μ: residual at the end", where="A.5, C2",
-              values=trajectory["kkt_feasibility"].values[-1], relation="<=", threshold=1e-9),
-        judge("stationarity with the proof's λ falls: last over first residual", where="A.5, C1",
-              values=stationarity[-1] / stationarity[0], relation="<=", threshold=1.0),
         judge("on the solution's support stationarity is D/ln μ, D = max|ln(2|β̂*|/ω₀²)|: median relative error",
-              where="A.5, C1, (37)", values=np.median(np.abs(product - 1)), relation="<=", threshold=0.1),
+              where="A.5, C1, (37)", values=np.median(np.abs(product / level - 1)), relation="<=", threshold=0.1,
+              null=np.median(np.abs(product / np.roll(level, 1) - 1))),
         judge("complementary slackness with the proof's λ falls: last over first residual", where="A.5, C3",
-              values=slack[-1] / slack[0], relation="<=", threshold=1.0),
-        judge("φ/‖Bφ‖∞ is dual feasible: its objective over the optimum", where="(ℓ1-SVM), weak duality",
-              values=bound, relation="<=", threshold=1 + 1e-9),
+              values=left["kkt_slackness"], relation="<=", threshold=0.5, null=left["null_kkt_slackness"]),
         judge("the gap certified by φ/‖Bφ‖∞ falls: last over first", where="A.5",
-              values=gap[-1] / gap[0], relation="<=", threshold=1.0),
+              values=left["certified_gap"], relation="<=", threshold=0.5, null=left["null_certified_gap"]),
     ]  # fmt: skip
 
 

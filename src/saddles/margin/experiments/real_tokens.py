@@ -4,7 +4,8 @@ Real scores satisfy neither Assumption 2 nor 3, so a flow may settle on a token 
 counted and left out of the comparison. Claims, on runs that separate: the expectations of section 4.2, smaller nuclear
 norm of K and Q apart and smaller Frobenius norm of one joint matrix, in nine of ten; the ℓ1 norm of the diagonal layer
 is below that of the ℓ2 max-margin solution, the bias of one trained β, in nine of ten (where the ℓ1 bias is there at
-all it must beat the other bias).
+all it must beat the other bias). Nulls: a half of the comparisons, which two parametrisations without a difference
+give; for the diagonal layer the same comparison at the first norm, before the direction has turned.
 """
 
 from dataclasses import dataclass
@@ -90,14 +91,15 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     last = {name: trajectory[name].values[-1] for name in
             ("factored_nuclear", "factored_frobenius", "joint_nuclear", "joint_frobenius", "diagonal_l1")}  # fmt: skip
     both = np.isfinite(last["factored_nuclear"]) & np.isfinite(last["joint_nuclear"])
-    alone = np.isfinite(last["diagonal_l1"])
+    alone, other = np.isfinite(last["diagonal_l1"]), trajectory["l2_solution_l1"].values
     return [
         judge("K and Q apart have the smaller nuclear norm at unit margin: share of runs that separate",
-              values=_share(last["factored_nuclear"] < last["joint_nuclear"], both)),
+              values=_share(last["factored_nuclear"] < last["joint_nuclear"], both), null=0.5),
         judge("one joint matrix has the smaller Frobenius norm at unit margin: share of runs that separate",
-              values=_share(last["joint_frobenius"] < last["factored_frobenius"], both)),
+              values=_share(last["joint_frobenius"] < last["factored_frobenius"], both), null=0.5),
         judge("a diagonal layer has a smaller ℓ1 norm than the ℓ2 solution: share of runs that separate",
-              values=_share(last["diagonal_l1"] < trajectory["l2_solution_l1"].values, alone)),
+              values=_share(last["diagonal_l1"] < other, alone),
+              null=_share(trajectory["diagonal_l1"].values[0] < other, alone)),
     ]  # fmt: skip
 
 

@@ -1,31 +1,33 @@
-"""The room of diagonal networks: one coordinate at a time, the staircase behind the curves."""
+"""The page of diagonal networks: one coordinate at a time, the staircase behind the curves."""
 
 import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from saddles import diagonal
+from saddles.core.dispatch import predict, simulate
 from saddles.core.status import status_of
 from saddles.explorer import draw
-from saddles.explorer.room import Panel, Room
-from saddles.explorer.view import choice, number, refuse
+from saddles.explorer.page import Page, Panel, Results
+from saddles.explorer.view import RefusedError, View, choice, number
+from saddles.measures import stages
 
 STAGES = 8
 ROWS = 200
 """Saved instants, always: one compiled program for all views of a model's size."""
 TOLERANCE, DRAFT = 1e-5, 1e-2
-"""Error a step of the flow, and while a slider moves."""
+"""Error per step of the flow, at rest and while a slider moves."""
 MOST = {"linear": 40, "head": 8}
 """Largest dimension a page computes."""
 NAMES = {"weight": "weight", "key_query": "key–query entry", "value_output": "value–output entry"}
 
 
 @dataclass(frozen=True)
-class Diagonal:
+class Diagonal(View):
     """A teacher, a model of its kind, and the scale α of the student's initial weights."""
 
     decades: float = number(5.0, "−log₁₀ α", 1.0, 100.0, 0.5, "initial weights of size α = 10^−this")
@@ -42,12 +44,8 @@ def check(view: Diagonal) -> None:
     """Refuse sizes that a page cannot follow while it is looked at."""
     most = MOST[view.model]
     if view.dim > most:
-        raise refuse(
-            "dim",
-            f"dimension {view.dim} came",
-            f"this page computes this model up to {most}",
-            "run larger ones in Python",
-        )  # fmt: skip
+        sentence = f"A page computes this model up to dimension {most}; got {view.dim}. Run larger ones in Python."
+        raise RefusedError("dim", sentence)
 
 
 def _sizes(view: Diagonal) -> tuple[str, int, int, int]:
@@ -55,41 +53,35 @@ def _sizes(view: Diagonal) -> tuple[str, int, int, int]:
 
 
 @lru_cache(maxsize=16)
-def _pieces(model: str, dim: int, samples: int, seed: int) -> tuple[Any, Any]:
-    from saddles.diagonal import AttentionHead, LinearDiagonal, TeacherStudent
-
-    network = LinearDiagonal(dim) if model == "linear" else AttentionHead(dim)
-    return network, TeacherStudent(network, samples, tokens=4, seed=seed)
+def _pieces(
+    model: str, dim: int, samples: int, seed: int
+) -> "tuple[diagonal.LinearDiagonal | diagonal.AttentionHead, diagonal.TeacherStudent]":
+    network = diagonal.LinearDiagonal(dim) if model == "linear" else diagonal.AttentionHead(dim)
+    return network, diagonal.TeacherStudent(network, samples, tokens=4, seed=seed)
 
 
 @lru_cache(maxsize=64)
 def _staircase(model: str, dim: int, samples: int, seed: int) -> xr.Dataset:
     """Algorithm 1, which does not depend on α."""
-    from saddles import predict
-    from saddles.diagonal import Incremental
-
     network, task = _pieces(model, dim, samples, seed)
-    return predict(network, task, Incremental(STAGES))
+    return predict(network, task, diagonal.Incremental(STAGES))
 
 
-def _clock(foreseen: xr.Dataset) -> np.ndarray:
-    times = foreseen["stage_time"].values
+def _clock(predicted: xr.Dataset) -> np.ndarray:
+    times = predicted["stage_time"].values
     end = 1.2 * float(times[-1]) if len(times) else 10.0
     return np.linspace(0.0, end, ROWS)
 
 
-def compute(view: Diagonal, draft: bool = False) -> dict[str, xr.Dataset]:
+def compute(view: Diagonal, draft: bool = False) -> Results:
     """The flow from α, and Algorithm 1's stages."""
-    from saddles import simulate
-    from saddles.diagonal import Flow
-
     network, task = _pieces(*_sizes(view))
-    foreseen = _staircase(*_sizes(view))
+    predicted = _staircase(*_sizes(view))
     small = dataclasses.replace(network, log_alpha=-view.decades * math.log(10))
-    method = Flow(tolerance=DRAFT if draft else TOLERANCE)
+    method = diagonal.Flow(tolerance=DRAFT if draft else TOLERANCE)
     return {
-        "measured": simulate(small, task, method, times=_clock(foreseen), seed=view.seed),
-        "predicted": foreseen,
+        "measured": simulate(small, task, method, times=_clock(predicted), seed=view.seed),
+        "predicted": predicted,
     }
 
 
@@ -108,28 +100,28 @@ def code(view: Diagonal) -> str:
     )
 
 
-def panels(view: Diagonal, found: dict[str, xr.Dataset]) -> list[Panel]:
+def panels(view: Diagonal, results: Results) -> list[Panel]:
     """Weights and loss over rescaled time, the staircase dashed."""
-    measured, foreseen = found["measured"], found["predicted"]
-    when = foreseen["stage_time"].values
+    measured, predicted = results["measured"], results["predicted"]
+    when = predicted["stage_time"].values
     shapes = (
         [draw.upright(when[view.stage - 1], f"stage {view.stage}", "#D55E00")] if 0 < view.stage <= len(when) else []
     )
-    return [_weights(view, measured, foreseen, shapes), _loss(measured, foreseen, shapes)]
+    return [_weights(view, measured, predicted, shapes), _loss(measured, predicted, shapes)]
 
 
-def _stairs(foreseen: xr.Dataset, heights: np.ndarray, end: float) -> dict[str, Any]:
+def _stairs(predicted: xr.Dataset, heights: np.ndarray, end: float) -> draw.Json:
     """Lines (curve, instant) that are constant from stage to stage: a point before and one after each jump."""
-    clock = np.append(foreseen["time"].values, end)
+    clock = np.append(predicted["time"].values, end)
     return draw.lines(clock, np.hstack([heights, heights[:, -1:]]), "Algorithm 1", theory=True)
 
 
-def _weights(view: Diagonal, measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
+def _weights(view: Diagonal, measured: xr.Dataset, predicted: xr.Dataset, shapes: list[draw.Json]) -> Panel:
     clock, beta = measured["time"].values, measured["beta"].values
-    order = list(dict.fromkeys(int(i) for i in foreseen["stage_coordinate"].values))
+    order = list(dict.fromkeys(int(i) for i in predicted["stage_coordinate"].values))
     rest = [i for i in range(beta.shape[1]) if i not in order]
-    learned = {int(i) for i in foreseen["stage_coordinate"].values[: view.stage or None]}
-    data = [_stairs(foreseen, foreseen["beta"].values[:, order].T, clock[-1])] if order else []
+    learned = {int(i) for i in predicted["stage_coordinate"].values[: view.stage or None]}
+    data = [_stairs(predicted, predicted["beta"].values[:, order].T, clock[-1])] if order else []
     if rest:
         data.append(draw.lines(clock, beta[:, rest].T, "", draw.FAINT, line={"width": 1.2}))
     for i in order[::-1]:
@@ -147,10 +139,10 @@ def _low(i: int) -> str:
     return "".join("₀₁₂₃₄₅₆₇₈₉"[int(digit)] for digit in str(i))
 
 
-def _loss(measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
+def _loss(measured: xr.Dataset, predicted: xr.Dataset, shapes: list[draw.Json]) -> Panel:
     clock = measured["time"].values
     data = [
-        _stairs(foreseen, foreseen["loss"].values[None], clock[-1]),
+        _stairs(predicted, predicted["loss"].values[None], clock[-1]),
         draw.line(clock, measured["loss"], "gradient flow", draw.colour(0)),
     ]
     first, last = float(measured["loss"][0]), float(measured["loss"][-1])
@@ -159,41 +151,39 @@ def _loss(measured: xr.Dataset, foreseen: xr.Dataset, shapes: Any) -> Panel:
     return Panel("Loss", words, data, layout)
 
 
-def say(view: Diagonal, found: dict[str, xr.Dataset]) -> str:
+def say(view: Diagonal, results: Results) -> str:
     """The stage that is looked at, predicted and measured; or how far the curve is from the staircase."""
-    from saddles.measures import stages
-
-    measured, foreseen = found["measured"], found["predicted"]
-    count = foreseen.sizes["stage"]
+    measured, predicted = results["measured"], results["predicted"]
+    count = predicted.sizes["stage"]
     status = status_of(measured)
     told = "" if status.ok else f" The flow {status}."
     if view.stage == 0 or not count:
-        where = np.searchsorted(foreseen["time"].values, measured["time"].values, side="right") - 1
-        gap = np.abs(measured["loss"].values - foreseen["loss"].values[where]).mean() / float(foreseen["loss"][0])
+        where = np.searchsorted(predicted["time"].values, measured["time"].values, side="right") - 1
+        gap = np.abs(measured["loss"].values - predicted["loss"].values[where]).mean() / float(predicted["loss"][0])
         return (
-            f"{count} stages are foreseen. At α = 10^−{view.decades:g} the loss curve is {100 * gap:.2g} % of the "
+            f"{count} stages are predicted. At α = 10^−{view.decades:g} the loss curve is {100 * gap:.2g} % of the "
             f"first loss from the staircase, on average; a smaller α sharpens it.{told}"
         )
     if view.stage > count:
-        return f"Only {count} stages are foreseen: after them nothing grows any more.{told}"
+        return f"Only {count} stages are predicted: after them nothing grows any more.{told}"
     k = view.stage - 1
-    i, when = int(foreseen["stage_coordinate"][k]), float(foreseen["stage_time"][k])
-    kind = NAMES.get(str(foreseen["family"].values[i]), str(foreseen["family"].values[i]))
+    i, when = int(predicted["stage_coordinate"][k]), float(predicted["stage_time"][k])
+    kind = NAMES.get(str(predicted["family"].values[i]), str(predicted["family"].values[i]))
     seen = stages(measured)
     mine = seen["unit_time"].values[seen["stage_coordinate"].values == i]
     run = f"in this run at {mine[np.abs(mine - when).argmin()]:.3g}" if len(mine) else "not in this run"
-    sign = "+" if int(foreseen["stage_sign"][k]) > 0 else "−"
+    sign = "+" if int(predicted["stage_sign"][k]) > 0 else "−"
     return (
-        f"Stage {view.stage} of {count}: β{_low(i)} ({kind}) becomes active with sign {sign}, foreseen at "
-        f"τ = {when:.3g}, {run}; the loss then rests at {float(foreseen['stage_loss'][k]):.3g} with "
-        f"{int(foreseen['support_size'][k])} active.{told}"
+        f"Stage {view.stage} of {count}: β{_low(i)} ({kind}) becomes active with sign {sign}, predicted at "
+        f"τ = {when:.3g}, {run}; the loss then rests at {float(predicted['stage_loss'][k]):.3g} with "
+        f"{int(predicted['support_size'][k])} active.{told}"
     )
 
 
-ROOM = Room(
+PAGE = Page(
     "diagonal", "Diagonal networks", "Weights enter only through products u ⊙ v and start at scale α. The smaller α, "
-    "the sharper the staircase: one coordinate after another becomes active, as Algorithm 1 foresees.",
+    "the sharper the staircase: one coordinate after another becomes active, as Algorithm 1 predicts.",
     Diagonal, check, compute, panels, say, code,
-    hint="While a slider moves, the flow is followed to 1 % a step; at rest, to 10⁻⁵.",
+    hint="While a slider moves, the flow is followed to 1 % per step; at rest, to 10⁻⁵.",
     moving="stage", steps=STAGES,
 )  # fmt: skip

@@ -8,23 +8,24 @@ from pathlib import Path
 import xarray as xr
 
 from saddles.core.store import export, save
+from saddles.explorer.page import Results
 
 
-def _tree(found: dict[str, xr.Dataset]) -> xr.DataTree:
-    return xr.DataTree.from_dict({f"/{name}": data for name, data in found.items()})
+def _tree(results: Results) -> xr.DataTree:
+    return xr.DataTree.from_dict({f"/{name}": data for name, data in results.items()})
 
 
-def zarr_zip(found: dict[str, xr.Dataset], name: str) -> bytes:
+def zarr_zip(results: Results, name: str) -> bytes:
     """NAME.zarr in a zip: unpack it and `saddles.load` it; each trajectory is a group."""
     with tempfile.TemporaryDirectory() as folder:
-        save(_tree(found), Path(folder) / f"{name}.zarr")
+        save(_tree(results), Path(folder) / f"{name}.zarr")
         return _zipped(Path(folder))
 
 
-def csv_zip(found: dict[str, xr.Dataset], name: str) -> bytes:
+def csv_zip(results: Results, name: str) -> bytes:
     """One table for each set of axes, and the attributes as JSON, in a zip."""
     with tempfile.TemporaryDirectory() as folder:
-        export(_tree(found), Path(folder) / f"{name}.csv", "csv")
+        export(_tree(results), Path(folder) / f"{name}.csv", "csv")
         return _zipped(Path(folder))
 
 

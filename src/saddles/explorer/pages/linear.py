@@ -1,15 +1,18 @@
-"""The room of two-layer linear networks: from lazy to active as width and variance change."""
+"""The page of two-layer linear networks: from lazy to active as width and variance change."""
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import xarray as xr
 
+from saddles import linear
+from saddles.core.dispatch import predict, simulate
+from saddles.core.status import status_of
 from saddles.explorer import draw
-from saddles.explorer.room import Panel, Room
-from saddles.explorer.view import choice, number, refuse
+from saddles.explorer.page import Page, Panel, Results
+from saddles.explorer.view import RefusedError, View, choice, number
+from saddles.linear.experiments.scaling import network, rate
+from saddles.protocols import ArrayLike
 
 C = 20.0
 """The paper's constant of the learning rate (it uses 2 to 50): small enough steps for smooth curves."""
@@ -26,7 +29,7 @@ PHASES = {
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(View):
     """Width d^γ_w, variance d^γ_σ², and a noisy matrix of rank K."""
 
     gamma_w: float = number(1.8, "width exponent γ_w", 0.0, 3.0, 0.05, "hidden units w = d^γ_w")
@@ -42,59 +45,48 @@ class Linear:
 
 
 def check(view: Linear) -> None:
-    """Refuse more work than a page should ask for: 16 d³ multiplications a step, both dynamics."""
+    """Refuse more work than a page should ask for: 16 d³ multiplications per step, both dynamics."""
     work = 16.0 * view.dim**3 * view.steps
     if work > MOST:
-        raise refuse(
+        raise RefusedError(
             "steps",
-            f"d = {view.dim} with {view.steps} steps came",
-            f"a page computes up to {MOST:.0e} multiplications, and that is {work:.1e}",
-            f"at this d use at most {int(MOST / (16 * view.dim**3))} steps, or run it in Python",
+            f"A page computes up to {MOST:.0e} multiplications; {view.steps} steps at d = {view.dim} take {work:.1e}. "
+            f"Use at most {int(MOST / (16 * view.dim**3))} steps at this d, or run it in Python.",
         )
 
 
 @lru_cache(maxsize=16)
-def _task(dim: int, rank: int, noise: float, seed: int) -> Any:
-    from saddles.linear import Denoising
-
-    return Denoising(dim, rank, noise=noise, seed=seed)
+def _task(dim: int, rank: int, noise: float, seed: int) -> "linear.Denoising":
+    return linear.Denoising(dim, rank, noise=noise, seed=seed)
 
 
-def _pieces(view: Linear) -> tuple[Any, Any, Any]:
-    from saddles.linear import GradientDescent
-    from saddles.linear.experiments.scaling import network, rate
-
+def _pieces(view: Linear) -> "tuple[linear.Denoising, linear.TwoLayer, linear.GradientDescent]":
     task = _task(view.dim, view.rank, view.noise, view.seed)
     model = network(view.dim, view.gamma_w, view.gamma_variance)
     pace = rate(view.dim, view.gamma_w, view.gamma_variance, task.observed, C)
-    return task, model, GradientDescent(pace, view.steps // ROWS * ROWS, view.steps // ROWS)
+    return task, model, linear.GradientDescent(pace, view.steps // ROWS * ROWS, view.steps // ROWS)
 
 
-def _padded(model: Any, task: Any, seed: int) -> Any:
+def _padded(model: "linear.TwoLayer", task: "linear.Denoising", seed: int) -> "linear.TwoLayer":
     """The same network with hidden units of weight 0 added up to 2d, where it has fewer: they stay 0.
 
     Its shape, and so the compiled program, no longer depends on the width.
     """
-    from saddles.linear import TwoLayer
-
     inner, outer = model.start(task, seed)
     more = sum(task.shape) - inner.shape[1]
     if not more:
         return model
     first, second = (np.pad(block, ((0, 0), (0, more))) for block in (inner, outer))
-    return TwoLayer(model.width, model.variance, (first.T, second))
+    return linear.TwoLayer(model.width, model.variance, (first.T, second))
 
 
-def compute(view: Linear, draft: bool = False) -> dict[str, xr.Dataset]:
+def compute(view: Linear, draft: bool = False) -> Results:
     """Gradient descent, and the self-consistent theory of the same steps."""
-    from saddles import predict, simulate
-    from saddles.linear import SelfConsistent
-
     task, model, method = _pieces(view)
-    network = _padded(model, task, view.seed)
+    padded = _padded(model, task, view.seed)
     return {
-        "measured": simulate(network, task, method, seed=view.seed, keep=()),
-        "predicted": predict(network, task, SelfConsistent(method), seed=view.seed, keep=()),
+        "measured": simulate(padded, task, method, seed=view.seed, keep=()),
+        "predicted": predict(padded, task, linear.SelfConsistent(method), seed=view.seed, keep=()),
     }
 
 
@@ -109,13 +101,13 @@ def code(view: Linear) -> str:
     )
 
 
-def panels(view: Linear, found: dict[str, xr.Dataset]) -> list[Panel]:
+def panels(view: Linear, results: Results) -> list[Panel]:
     """Singular values, and errors."""
-    return [_modes(view, found), _errors(found)]
+    return [_modes(view, results), _errors(results)]
 
 
-def _modes(view: Linear, found: dict[str, xr.Dataset]) -> Panel:
-    measured, predicted = found["measured"], found["predicted"]
+def _modes(view: Linear, results: Results) -> Panel:
+    measured, predicted = results["measured"], results["predicted"]
     steps, ends = measured["step"].values, predicted["step"].values
     run, theory = measured["singular_value"].values, predicted["singular_value"].values
     shown = min(view.dim, view.rank + 6)
@@ -140,19 +132,19 @@ def _modes(view: Linear, found: dict[str, xr.Dataset]) -> Panel:
     )  # fmt: skip
 
 
-def _list(values: Any) -> str:
-    return ", ".join(f"{float(v):.3g}" for v in values)
+def _list(values: ArrayLike) -> str:
+    return ", ".join(f"{value:.3g}" for value in np.ravel(values))
 
 
-def _errors(found: dict[str, xr.Dataset]) -> Panel:
-    measured, predicted = found["measured"], found["predicted"]
+def _errors(results: Results) -> Panel:
+    measured, predicted = results["measured"], results["predicted"]
     data, words = [], []
     for name, shade in (("train_error", draw.colour(0)), ("test_error", draw.colour(3))):
         title = name.replace("_", " ")
         data.append(draw.line(measured["step"], measured[name], f"{title}, descent", shade))
         words.append(f"{title} from {float(measured[name][0]):.3g} to {float(measured[name][-1]):.3g}")
-    foreseen = [predicted[name].values for name in ("train_error", "test_error")]
-    data.append(draw.lines(predicted["step"], foreseen, "self-consistent theory", theory=True))
+    theory = [predicted[name].values for name in ("train_error", "test_error")]
+    data.append(draw.lines(predicted["step"], theory, "self-consistent theory", theory=True))
     where = int(measured["test_error"].argmin("time"))
     best = float(measured["step"][where])
     data.append(draw.dots([best], [measured["test_error"][where]], "best test error", draw.colour(3),
@@ -163,25 +155,24 @@ def _errors(found: dict[str, xr.Dataset]) -> Panel:
     )  # fmt: skip
 
 
-def say(view: Linear, found: dict[str, xr.Dataset]) -> str:
+def say(view: Linear, results: Results) -> str:
     """The regime, the best test error, and how far theory is from the run."""
-    from saddles.linear import phase
-
-    measured, predicted = found["measured"], found["predicted"]
+    measured, predicted = results["measured"], results["predicted"]
     rows = min(measured.sizes["time"], predicted.sizes["time"])
     gap = float(np.abs(measured["test_error"][:rows].values - predicted["test_error"][:rows].values).max())
     best = float(measured["test_error"].min())
     where = int(measured["step"][int(measured["test_error"].argmin("time"))])
     width = float(measured["hidden_units"])
-    told = "" if measured.attrs["status"] == "finished" else f" The run {measured.attrs['status']}."
+    status = status_of(measured)
+    told = "" if status.ok else f" The run {status}."
     return (
         f"w = {width:,.0f} hidden units, σ²w = {float(measured['threshold']):.3g}: "
-        f"{PHASES[phase(view.gamma_w, view.gamma_variance)]}. Best test error {best:.3f} at step {where}; "
+        f"{PHASES[linear.phase(view.gamma_w, view.gamma_variance)]}. Best test error {best:.3f} at step {where}; "
         f"theory and run differ by at most {gap:.2g} in the test error.{told}"
     )
 
 
-ROOM = Room(
+PAGE = Page(
     "linear", "Linear networks", "A two-layer linear network W₂W₁ learns a noisy matrix of low rank by gradient "
     "descent. Width and variance of its initial weights decide whether it learns lazily or mode by mode.",
     Linear, check, compute, panels, say, code,

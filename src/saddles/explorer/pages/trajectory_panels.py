@@ -1,19 +1,24 @@
 """Panels of any trajectory: a variable over time, at one instant, over a grid, its stages."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import xarray as xr
 
 from saddles.errors import SaddlesError
 from saddles.explorer import draw
-from saddles.explorer.room import Panel
-from saddles.explorer.view import refuse
+from saddles.explorer.page import Panel, Results
+from saddles.explorer.pages.runs_view import Runs
+from saddles.explorer.view import QUOTED, RefusedError
+from saddles.measures import stages
 
 FIRST = ("singular_value", "beta", "output", "weights", "test_error", "best_test_error", "test_loss", "loss")
 SHOWN = 16
 """Lines of one plot."""
+NAMED = 8
+"""Lines that the legend names."""
+LISTED = 12
+"""Variables that a message lists."""
 ROWS = 2000
 """Instants of one line; more are thinned out."""
 
@@ -24,43 +29,38 @@ def variables(data: xr.Dataset) -> list[str]:
     return sorted(names, key=lambda n: (FIRST.index(n) if n in FIRST else len(FIRST), names.index(n)))
 
 
-def names(parts: dict[str, xr.Dataset]) -> list[str]:
+def names(parts: Results) -> list[str]:
     """The variables of a run, with their groups."""
     return [f"{group}.{name}" if group else name for group, data in parts.items() for name in variables(data)]
 
 
-def chosen(view: Any, parts: dict[str, xr.Dataset]) -> tuple[xr.Dataset, str]:
-    """The dataset and the variable that a view asks for."""
+def chosen(view: Runs, parts: Results) -> tuple[xr.Dataset, str]:
+    """The dataset and the variable of a view."""
     known = names(parts)
     if not known:
-        raise refuse("run", "a run without numbers along an axis came", "one is needed", "choose another")
-    asked = view.variable or known[0]
-    if asked not in known:
-        raise refuse(
-            "variable", f"the variable {asked[:40]!r} came", f"this run has {', '.join(known[:12])}", "choose one"
-        )
-    group, _, name = asked.rpartition(".")
+        raise RefusedError("run", "This run has no numbers along an axis. Choose another run.")
+    full = view.variable or known[0]
+    if full not in known:
+        sentence = f"Unknown variable {full[:QUOTED]!r}. This run has {', '.join(known[:LISTED])}."
+        raise RefusedError("variable", sentence)
+    group, _, name = full.rpartition(".")
     return parts[group], name
 
 
-def positions(view: Any, sizes: Mapping[Any, int]) -> dict[str, int]:
-    """The positions along further axes that a view asks for."""
-    asked: dict[str, int] = {}
+def positions(view: Runs, sizes: Mapping[Hashable, int]) -> dict[str, int]:
+    """The positions along further axes that a view names."""
+    named: dict[str, int] = {}
     for pair in view.at.replace(",", " ").split():
         axis, equals, place = pair.partition("=")
         if not equals or axis not in sizes or not place.isdecimal() or int(place) >= sizes[axis]:
-            known = ", ".join(f"{axis} (0 to {size - 1})" for axis, size in sizes.items() if axis != "time")
-            raise refuse(
-                "at",
-                f"{pair[:40]!r} came",
-                f"a position along {known or 'no axis: there is none'} is needed",
-                "write seed=0",
-            )
-        asked[axis] = int(place)
-    return asked
+            known = ", ".join(f"{axis}=0 to {size - 1}" for axis, size in sizes.items() if axis != "time")
+            sentence = f"Positions along further axes must be {known}" if known else "There are no further axes"
+            raise RefusedError("at", f"{sentence}; got {pair[:QUOTED]!r}.")
+        named[axis] = int(place)
+    return named
 
 
-def _at(view: Any, values: xr.DataArray, free: int) -> xr.DataArray:
+def _at(view: Runs, values: xr.DataArray, free: int) -> xr.DataArray:
     """Fix further axes (all but time and `free` others, the longest) at the positions asked for."""
     values = values.isel(positions(view, values.sizes))
     axes = sorted((a for a in values.dims if a != "time"), key=lambda a: -values.sizes[a])
@@ -74,7 +74,7 @@ def _clock(data: xr.Dataset, values: xr.DataArray) -> tuple[np.ndarray, str]:
     return values["time"].values, str(data["time"].attrs.get("unit", "time"))
 
 
-def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
+def panels(view: Runs, parts: Results) -> list[Panel]:
     """The variable over time and at one instant, the loss; or a map where there is no time to speak of."""
     data, name = chosen(view, parts)
     values = data[name]
@@ -83,9 +83,8 @@ def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
         values = values.where(data["cell_done"] == 1)
     if values.sizes.get("time", 1) < 2:
         still = values.isel(time=0) if "time" in values.dims else values
-        return [
-            _map(_at(view, still, 2), name) if _at(view, still, 2).ndim == 2 else _profile(_at(view, still, 1), name)
-        ]
+        grid_ = _at(view, still, 2)
+        return [_map(grid_, name) if grid_.ndim == 2 else _profile(_at(view, still, 1), name)]
     lines = _at(view, values, 1).transpose("time", ...)
     clock, unit = _clock(data, lines)
     now = round(view.instant * (len(clock) - 1))
@@ -105,7 +104,7 @@ def _grid(data: xr.Dataset, values: xr.DataArray) -> list[str]:
     return [str(a) for a in data["cell_done"].dims if a in values.dims] if "cell_done" in data else []
 
 
-def _over_grid(view: Any, data: xr.Dataset, values: xr.DataArray, name: str, now: int) -> Panel:
+def _over_grid(view: Runs, data: xr.Dataset, values: xr.DataArray, name: str, now: int) -> Panel:
     """A sweep's variable over its first two axes, at one instant and at the positions asked for beyond them."""
     axes = _grid(data, values)[:2]
     here = values.isel(time=now) if "time" in values.dims else values
@@ -114,7 +113,7 @@ def _over_grid(view: Any, data: xr.Dataset, values: xr.DataArray, name: str, now
     return _map(here.transpose(*axes), name) if len(axes) == 2 else _profile(here, name)
 
 
-def _at_quietly(view: Any, values: xr.DataArray) -> xr.DataArray:
+def _at_quietly(view: Runs, values: xr.DataArray) -> xr.DataArray:
     """The same positions, for a variable that may lack some of the axes."""
     pairs = [pair.partition("=") for pair in view.at.replace(",", " ").split()]
     here = values.isel({axis: int(place) for axis, _, place in pairs if axis in values.dims})
@@ -123,18 +122,16 @@ def _at_quietly(view: Any, values: xr.DataArray) -> xr.DataArray:
 
 def _stages(data: xr.Dataset, name: str, lines: xr.DataArray) -> xr.Dataset | None:
     """Activations, of weights and singular values that have grown from small."""
-    from saddles.measures import stages
-
     if name not in ("beta", "singular_value") or lines.ndim != 2:
         return None
     one = xr.Dataset({name: lines.reset_coords(drop=True)})
     if "rescaled_time" in data.coords:
         one = one.assign_coords(rescaled_time=("time", data["rescaled_time"].values))
     try:
-        found = stages(one, threshold=1e-2 * float(np.nanmax(np.abs(lines.values))), variable=name)
+        active = stages(one, threshold=1e-2 * float(np.nanmax(np.abs(lines.values))), variable=name)
     except (SaddlesError, ValueError):
         return None
-    return found if found.sizes["stage"] else None
+    return active if active.sizes["stage"] else None
 
 
 def _title(name: str) -> str:
@@ -142,32 +139,25 @@ def _title(name: str) -> str:
 
 
 def _over_time(
-    lines: xr.DataArray, name: str, clock: np.ndarray, unit: str, now: int, found: xr.Dataset | None
+    lines: xr.DataArray, name: str, clock: np.ndarray, unit: str, now: int, active: xr.Dataset | None
 ) -> Panel:
     keep = np.unique(np.linspace(0, len(clock) - 1, min(ROWS, len(clock))).astype(int))
     grid = lines.values.reshape(len(clock), -1)
     order = np.argsort(-np.abs(np.nan_to_num(grid)).max(axis=0), kind="stable")[:SHOWN]
     axis = str(lines.dims[1]) if lines.ndim == 2 else ""
     labels = lines[axis].values if axis and axis in lines.coords else np.arange(grid.shape[1])
+    titles = [f"{axis} {labels[k]}" if axis and place < NAMED else "" for place, k in enumerate(order)]
     data = [
-        draw.line(
-            clock[keep],
-            grid[keep, k],
-            f"{axis} {labels[k]}" if axis and place < 8 else "",
-            draw.colour(place),
-            line={"width": 1.8},
-        )
-        for place, k in enumerate(order)
+        draw.line(clock[keep], grid[keep, k], title, draw.colour(place), line={"width": 1.8})
+        for place, (k, title) in enumerate(zip(order, titles, strict=True))
     ]
     told = ""
-    if found is not None:
-        own = np.interp(found["stage_time"].values, _own_clock(lines, clock), clock)
-        height = [
-            float(np.interp(t, clock, grid[:, int(k)]))
-            for t, k in zip(own, found["stage_coordinate"].values, strict=True)
-        ]
+    if active is not None:
+        own = np.interp(active["stage_time"].values, _own_clock(lines, clock), clock)
+        marks = zip(own, active["stage_coordinate"].values, strict=True)
+        height = [float(np.interp(t, clock, grid[:, int(k)])) for t, k in marks]
         data.append(draw.dots(own, height, "becomes active", draw.THEORY, marker={"symbol": "triangle-up", "size": 10}))
-        told = f" {found.sizes['stage']} become active, first at {own[0]:.4g}."
+        told = f" {active.sizes['stage']} become active, first at {own[0]:.4g}."
     fine = grid[np.isfinite(grid)]
     span = f"between {fine.min():.3g} and {fine.max():.3g}" if fine.size else "without finite numbers"
     words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {span}.{told}"
@@ -206,7 +196,7 @@ def _map(values: xr.DataArray, name: str) -> Panel:
     )
 
 
-def say(view: Any, parts: dict[str, xr.Dataset]) -> str:
+def say(view: Runs, parts: Results) -> str:
     """What is stored, and from where."""
     data, name = chosen(view, parts)
     axes = ", ".join(f"{axis} {size}" for axis, size in data[name].sizes.items())

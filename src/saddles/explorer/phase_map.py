@@ -1,6 +1,7 @@
-"""The phase diagram of linear networks as a coarse map, made beside the page by a process of low priority.
+"""The phase diagram of linear networks as a coarse map, computed beside the page by a process of low priority.
 
-`python -m saddles.explorer.phases DIM RANK NOISE SEED` prints each row of equal γ_w, a line of JSON, when it is made.
+`python -m saddles.explorer.phase_map DIM RANK NOISE SEED` prints each row of equal γ_w as a line of JSON
+as soon as it is computed.
 """
 
 import json
@@ -10,12 +11,11 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from saddles.explorer import draw
-from saddles.explorer.room import Panel
+from saddles.explorer.page import Panel
 
 POINTS = 13
 ACROSS = np.linspace(-3.0, 0.0, POINTS)
@@ -34,7 +34,7 @@ Key = tuple[int, int, float, int]
 
 def row(key: Key, gamma_w: float) -> list[list[float]]:
     """Best test error over that of A = 0, and the step it comes at, for each γ_σ² at one γ_w."""
-    from saddles.explorer.rooms.linear import C
+    from saddles.explorer.pages.linear import C
     from saddles.linear import Denoising
     from saddles.linear.diagram import follow_cells
     from saddles.linear.experiments.scaling import rate, width
@@ -42,14 +42,14 @@ def row(key: Key, gamma_w: float) -> list[list[float]]:
     dim, rank, noise, seed = key
     task = Denoising(dim, rank, noise=noise, seed=seed)
     cells = [(0, dim**g, rate(dim, gamma_w, float(g), task.observed, C)) for g in ACROSS]
-    found = follow_cells(task, [width(dim, gamma_w)], cells, seed=seed, limit=LIMIT, follow=0)
+    best = follow_cells(task, [width(dim, gamma_w)], cells, seed=seed, limit=LIMIT, follow=0)
     zero = float(np.mean(task.target**2))
-    return [(found["best_test_error"] / zero).tolist(), found["best_step"].astype(float).tolist()]
+    return [(best["best_test_error"] / zero).tolist(), best["best_step"].astype(float).tolist()]
 
 
 @dataclass(eq=False)
-class Map:
-    """A map on its way: rows from the widest network down, None where one is not made yet."""
+class PhaseMap:
+    """A map on its way: rows of equal γ_w, None where one is not computed yet."""
 
     key: Key
     rows: list[list[list[float]] | None] = field(default_factory=lambda: [None] * POINTS)
@@ -61,28 +61,28 @@ class Map:
         return sum(part is not None for part in self.rows)
 
 
-class Maps:
-    """The maps of one server: each is made once, one at a time, the one asked for last first."""
+class PhaseMaps:
+    """The maps of one server: each is computed once, one at a time, the one asked for last first."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Map] = {}
+        self._known: dict[Key, PhaseMap] = {}
         self._wanted: list[Key] = []
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._busy = self._closed = False
 
-    def ask(self, key: Key) -> Map:
-        """The map as far as it is made; what is missing is begun."""
+    def ask(self, key: Key) -> PhaseMap:
+        """The map as far as it is computed; what is missing is begun."""
         with self._lock:
-            found = self._known.get(key)
-            if found is None:
-                found = self._known[key] = Map(key)
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = PhaseMap(key)
                 self._wanted.append(key)
                 self._forget()
             if self._wanted and not self._busy and not self._closed:
                 self._busy = True
-                threading.Thread(target=self._work, daemon=True).start()
-            return found
+                threading.Thread(target=self._work).start()
+            return known
 
     def _forget(self) -> None:
         """Keep the newest maps; one that is still waiting is asked for again when it is looked at."""
@@ -96,41 +96,46 @@ class Maps:
                 if not self._wanted or self._closed:
                     self._busy = False
                     return
-                made = self._known[self._wanted.pop()]
-            self._make(made)
+                wanted = self._known[self._wanted.pop()]
+            self._compute(wanted)
 
-    def _make(self, made: Map) -> None:
-        words = [sys.executable, "-m", "saddles.explorer.phases", *(str(part) for part in made.key)]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as self._process:
-            assert self._process.stdout is not None
-            for text in self._process.stdout:
-                place, cells = json.loads(text)
-                made.rows[place] = cells
-        if made.done < POINTS:
-            made.trouble = "the map could not be finished"
+    def _compute(self, wanted: PhaseMap) -> None:
+        command = [sys.executable, "-m", "saddles.explorer.phase_map", *(str(part) for part in wanted.key)]
+        with self._lock:
+            if self._closed:
+                return
+            process = self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
+        with process:
+            for line in process.stdout or ():
+                place, cells = json.loads(line)
+                wanted.rows[place] = cells
+        if wanted.done < POINTS:
+            wanted.trouble = "the map could not be finished"
 
     def close(self) -> None:
         """End the process that is at work."""
         with self._lock:
             self._closed = True
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+            if self._process is not None:
+                self._process.terminate()
 
 
-def panel(made: Map, here: tuple[float, float]) -> Panel:
+def panel(known: PhaseMap, here: tuple[float, float]) -> Panel:
     """The map as a plot, with the regimes' borders and the view's own place (γ_σ², γ_w)."""
-    errors = [part[0] if part else [np.nan] * POINTS for part in made.rows]
+    errors = [part[0] if part else [np.nan] * POINTS for part in known.rows]
     told = "γ_σ² %{x:.2f}, γ_w %{y:.2f}: best error %{z:.2f}<extra></extra>"
-    data: list[dict[str, Any]] = [
+    data = [
         draw.heat(errors, ACROSS, UP, zmin=0, zmax=1, reversescale=True, hovertemplate=told,
                   colorbar={"title": {"text": "error", "side": "right"}}),
         *_borders(),
         draw.dots([here[0]], [here[1]], "this run", "#D55E00",
                   marker={"symbol": "cross", "size": 13, "line": {"color": "white", "width": 2}}, hoverinfo="skip"),
     ]  # fmt: skip
-    known = np.array([e for part in made.rows if part for e in part[0]])
+    cells = np.array([error for part in known.rows if part for error in part[0]])
     share = (
-        f"{100 * float(np.mean(known < 0.5)):.0f} % of its cells recover more than half" if len(known) else "empty yet"
+        f"{100 * float(np.mean(cells < 0.5)):.0f} % of its cells recover more than half" if len(cells) else "empty yet"
     )
     words = (
         f"Map of the best test error, relative to that of A = 0, over variance and width exponents; {share}. "
@@ -138,23 +143,23 @@ def panel(made: Map, here: tuple[float, float]) -> Panel:
     )
     x, y = {"range": [-3.12, 0.12], "showgrid": False}, {"range": [-0.12, 3.12], "showgrid": False}
     layout = draw.layout("variance exponent γ_σ²", "width exponent γ_w", x=x, y=y)
-    left = made.trouble or ("" if made.done == POINTS else f"{made.done} of {POINTS} rows so far")
+    left = known.trouble or ("" if known.done == POINTS else f"{known.done} of {POINTS} rows so far")
     title = "Phase diagram: click a cell to open its run" + (f" ({left})" if left else "")
     return Panel(title, words, data, layout, wide=True)
 
 
-def _borders() -> list[dict[str, Any]]:
+def _borders() -> list[draw.Json]:
     """The regimes of section 2.1: their borders, and their names inside."""
-    found = []
+    traces = []
     for x, y in _BORDERS:
         for shade, width in (("white", 3.4), ("#222222", 1.6)):
             line = {"width": width, "dash": "solid"}
-            found.append(draw.line(x, y, "", shade, line=line, hoverinfo="skip"))
+            traces.append(draw.line(x, y, "", shade, line=line, hoverinfo="skip"))
     for x, y, words, shade in _REGIMES:
         font = {"color": shade, "size": 13}
-        found.append({"type": "scatter", "mode": "text", "x": [x], "y": [y], "text": [words], "textfont": font,
+        traces.append({"type": "scatter", "mode": "text", "x": [x], "y": [y], "text": [words], "textfont": font,
                       "hoverinfo": "skip", "showlegend": False})  # fmt: skip
-    return found
+    return traces
 
 
 _BORDERS = [([-2.0, 0.0], [3.0, 1.0]), ([-1.5, -0.5], [3.0, 1.0]), ([-3.0, 0.0], [1.0, 1.0])]
@@ -172,8 +177,8 @@ def nearest(x: float, y: float) -> tuple[float, float]:
     return float(across), float(up)
 
 
-def main(arguments: list[str], say: Callable[[str], Any] = lambda text: print(text, flush=True)) -> None:
-    """Make a map and print it row by row, the middle of the diagram first."""
+def main(arguments: list[str], say: Callable[[str], None] = lambda text: print(text, flush=True)) -> None:
+    """Compute a map and print it row by row, the middle of the diagram first."""
     os.nice(NICE)
     from saddles.runtime.device import keep_compiled_programs
 

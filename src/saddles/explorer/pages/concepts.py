@@ -1,26 +1,28 @@
-"""The room of concepts: outputs moving through the plane, entries growing and being suppressed."""
+"""The page of concepts: outputs moving through the plane, entries growing and being suppressed."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from saddles import concepts
+from saddles.core.dispatch import predict, simulate
 from saddles.explorer import draw
-from saddles.explorer.room import Panel, Room
-from saddles.explorer.view import choice, number, refuse
+from saddles.explorer.page import Page, Panel, Results
+from saddles.explorer.view import RefusedError, View, choice, number
+from saddles.measures import descents, turning_points
 
 ROWS = 121
 """Saved instants, always: one compiled program for all views of a depth."""
 STEPS, SAMPLES, BATCH = 2400, 500, 50
-"""Steps of SGD for networks of three layers and more, points a cluster, and points a step."""
+"""Steps of SGD for networks of three layers and more, points per cluster, and points per step."""
 MOST = 60.0
 """Largest μ²·time a page follows: the flow's steps grow with it."""
 TERMS = {"growth": "growth", "suppression": "suppression", "noise_term": "noise"}
 
 
 @dataclass(frozen=True)
-class Concepts:
+class Concepts(View):
     """Two concepts of strengths μ₁, μ₂ with spread σ, and a network of some depth."""
 
     mu1: float = number(1.0, "signal μ₁", 0.2, 3.0, 0.05)
@@ -37,27 +39,19 @@ class Concepts:
 
 def check(view: Concepts) -> None:
     """Refuse flows that are too long for a page."""
-    work = max(view.mu1, view.mu2) ** 2 * view.until
-    if work > MOST:
-        raise refuse(
-            "until",
-            f"a time of {view.until:g} at μ = {max(view.mu1, view.mu2):g} came",
-            f"a page follows μ² · time up to {MOST:g}",
-            f"use a time of at most {MOST / max(view.mu1, view.mu2) ** 2:.3g}",
-        )  # fmt: skip
+    rate = max(view.mu1, view.mu2) ** 2
+    if rate * view.until > MOST:
+        sentence = f"A page follows μ² · time up to {MOST:g}; got {rate * view.until:.3g}. "
+        raise RefusedError("until", sentence + f"Use a time of at most {MOST / rate:.3g}.")
 
 
-def _task(view: Concepts) -> Any:
-    from saddles.concepts import Identity
-
+def _task(view: Concepts) -> "concepts.Identity":
     samples = None if view.depth in "12" else SAMPLES
-    return Identity((view.mu1, view.mu2), view.sigma, samples=samples, seed=view.seed)
+    return concepts.Identity((view.mu1, view.mu2), view.sigma, samples=samples, seed=view.seed)
 
 
-def compute(view: Concepts, draft: bool = False) -> dict[str, xr.Dataset]:
+def compute(view: Concepts, draft: bool = False) -> Results:
     """The run, and its theory where there is one (one layer, two symmetric layers)."""
-    from saddles import concepts, predict, simulate
-
     task = _task(view)
     if view.depth in "34":
         model = concepts.MLP((2,) * (int(view.depth) - 1))
@@ -97,24 +91,24 @@ def code(view: Concepts) -> str:
     )
 
 
-def panels(view: Concepts, found: dict[str, xr.Dataset]) -> list[Panel]:
+def panels(view: Concepts, results: Results) -> list[Panel]:
     """Outputs in the plane, the Jacobian, losses, and the forces on one entry."""
-    now = round(view.instant * (found["measured"].sizes["time"] - 1))
-    shown = [_plane(view, found, now), _jacobian(found, now), _losses(found, now)]
-    return [*shown, _forces(view, found, now)] if view.depth == "2" else shown
+    now = round(view.instant * (results["measured"].sizes["time"] - 1))
+    shown = [_plane(view, results, now), _jacobian(results, now), _losses(results, now)]
+    return [*shown, _forces(view, results, now)] if view.depth == "2" else shown
 
 
-def _plane(view: Concepts, found: dict[str, xr.Dataset], now: int) -> Panel:
-    output = found["measured"]["output"].values[:, :2]
+def _plane(view: Concepts, results: Results, now: int) -> Panel:
+    output = results["measured"]["output"].values[:, :2]
     x, y = output.T
-    way = found["measured"]["time"].values
+    way = results["measured"]["time"].values
     data = [
         draw.line(x, y, "the whole run", draw.FAINT, line={"width": 1.5}),
         draw.line(x[: now + 1], y[: now + 1], "so far", draw.colour(0), line={"width": 3}),
     ]
-    if "predicted" in found:
-        foreseen = found["predicted"]["output"].values
-        data.append(draw.line(foreseen[:, 0], foreseen[:, 1], "theory", theory=True))
+    if "predicted" in results:
+        predicted = results["predicted"]["output"].values
+        data.append(draw.line(predicted[:, 0], predicted[:, 1], "theory", theory=True))
     square, star, ring = ({"symbol": "square", "size": 10}, {"symbol": "star", "size": 15},
                           {"size": 13, "symbol": "circle-open", "line": {"width": 3}})  # fmt: skip
     data += [
@@ -136,16 +130,16 @@ def _plane(view: Concepts, found: dict[str, xr.Dataset], now: int) -> Panel:
 ENTRIES = (("w₁₁", 0, 0, 0), ("w₂₂", 1, 1, 3), ("w₁₂", 0, 1, 2), ("w₂₁", 1, 0, 4))
 
 
-def _jacobian(found: dict[str, xr.Dataset], now: int) -> Panel:
-    measured = found["measured"]
+def _jacobian(results: Results, now: int) -> Panel:
+    measured = results["measured"]
     clock, jacobian = measured["time"].values, measured["jacobian"].values
     symmetric = np.allclose(jacobian, jacobian.swapaxes(1, 2), atol=1e-9)
     shown = ENTRIES[: 3 if symmetric else 4]
     data = [draw.line(clock, jacobian[:, i, j], name, draw.colour(place)) for name, i, j, place in shown]
-    if "predicted" in found:
-        foreseen = found["predicted"]["jacobian"].values
-        curves = [foreseen[:, i, j] for _, i, j, _ in shown]
-        data.append(draw.lines(found["predicted"]["time"], curves, "theory", theory=True))
+    if "predicted" in results:
+        predicted = results["predicted"]["jacobian"].values
+        curves = [predicted[:, i, j] for _, i, j, _ in shown]
+        data.append(draw.lines(results["predicted"]["time"], curves, "theory", theory=True))
     data += _events(measured)
     ends = ", ".join(f"{name} {jacobian[-1, i, j]:.2f}" for name, i, j, _ in ENTRIES)
     words = f"Entries of the Jacobian over time; they end at {ends}. Minor entries grow and are suppressed."
@@ -153,39 +147,27 @@ def _jacobian(found: dict[str, xr.Dataset], now: int) -> Panel:
                  draw.layout("gradient time", "entry of the Jacobian", shapes=[draw.upright(clock[now])]))  # fmt: skip
 
 
-def _events(measured: xr.Dataset) -> list[dict[str, Any]]:
+def _events(measured: xr.Dataset) -> list[draw.Json]:
     """Growth where a major entry passes ½, suppression where a minor one is largest."""
-    from saddles.concepts import events
-
-    seen, clock, marks = events(measured), measured["time"].values, []
+    seen, clock, marks = concepts.events(measured), measured["time"].values, []
     for kind, sign in (("growth", "triangle-up"), ("suppression", "triangle-down")):
         rows = np.flatnonzero(seen["kind"].values == kind)
         at = seen["at"].values[rows]
         entry = [measured["jacobian"].values[:, seen["row"].values[k] - 1, seen["column"].values[k] - 1] for k in rows]
         height = [float(np.interp(t, clock, values)) for t, values in zip(at, entry, strict=True)]
-        marks.append(
-            draw.dots(
-                at,
-                height,
-                "",
-                draw.THEORY,
-                marker={"symbol": sign, "size": 11},
-                hovertemplate=f"{kind} at %{{x:.3g}}<extra></extra>",
-            )
-        )
+        told = f"{kind} at %{{x:.3g}}<extra></extra>"
+        marks.append(draw.dots(at, height, "", draw.THEORY, marker={"symbol": sign, "size": 11}, hovertemplate=told))
     return marks
 
 
-def _losses(found: dict[str, xr.Dataset], now: int) -> Panel:
-    from saddles.measures import turning_points
-
-    measured = found["measured"]
+def _losses(results: Results, now: int) -> Panel:
+    measured = results["measured"]
     clock, test = measured["time"].values, measured["test_loss"]
     turns = turning_points(test)
     data = [draw.line(clock, measured["loss"], "training loss", draw.colour(5), line={"width": 1.6}),
             draw.line(clock, test, "test loss at x̂", draw.colour(3))]  # fmt: skip
-    if "predicted" in found:
-        data.append(draw.line(found["predicted"]["time"], found["predicted"]["test_loss"], "theory", theory=True))
+    if "predicted" in results:
+        data.append(draw.line(results["predicted"]["time"], results["predicted"]["test_loss"], "theory", theory=True))
     falls = turns["kind"].values == "descent"
     shapes = [
         {"type": "rect", "xref": "x", "yref": "paper", "x0": float(a), "x1": float(b), "y0": 0, "y1": 1,
@@ -202,8 +184,8 @@ def _losses(found: dict[str, xr.Dataset], now: int) -> Panel:
     return Panel("Losses, descents marked", words, data, layout)
 
 
-def _forces(view: Concepts, found: dict[str, xr.Dataset], now: int) -> Panel:
-    measured = found["measured"]
+def _forces(view: Concepts, results: Results, now: int) -> Panel:
+    measured = results["measured"]
     i, j = int(view.entry[0]) - 1, int(view.entry[1]) - 1
     clock = measured["paper_time"].values
     signs = {"growth": 1, "suppression": -1, "noise_term": -1}
@@ -223,26 +205,24 @@ def _forces(view: Concepts, found: dict[str, xr.Dataset], now: int) -> Panel:
     return Panel(f"What moves {name} (equation 4.3)", words, data, layout)
 
 
-def say(view: Concepts, found: dict[str, xr.Dataset]) -> str:
+def say(view: Concepts, results: Results) -> str:
     """Which concept comes first, how many descents, and how far theory is."""
-    from saddles.measures import descents
-
-    measured = found["measured"]
-    found_descents = descents(measured["test_loss"])
-    count, depth = int(found_descents["count"]), 100 * float(found_descents["depth"])
+    measured = results["measured"]
+    seen = descents(measured["test_loss"])
+    count, depth = int(seen["count"]), 100 * float(seen["depth"])
     strong = 1 if view.mu1 >= view.mu2 else 2
     words = f"Concept {strong} is the stronger. The test loss has {count} descent{'s' * (count != 1)}"
     words += f", with a rise of {depth:.0f} % of the first loss between: transient memorisation." if count > 1 else "."
-    if "predicted" in found:
-        gap = float(np.abs(measured["output"].values - found["predicted"]["output"].values).max())
+    if "predicted" in results:
+        gap = float(np.abs(measured["output"].values - results["predicted"]["output"].values).max())
         words += f" Theory and run differ by at most {gap:.1g} in the output."
     else:
         words += " No theory covers this depth; the run is SGD on samples."
     return words
 
 
-ROOM = Room(
-    "concepts", "Concepts", "A network learns the identity on two clusters, one a concept, and is asked about their "
+PAGE = Page(
+    "concepts", "Concepts", "A network learns the identity on two clusters, one per concept, and is asked about their "
     "combination, which it never saw. Watch its answer move.",
     Concepts, check, compute, panels, say, code, moving="instant",
 )  # fmt: skip

@@ -1,14 +1,17 @@
 """Panels of a recorded or inspected training run: ranks by layer and head, spectra, when values become active."""
 
-from typing import Any
+import re
+from collections.abc import Hashable
 
 import numpy as np
 import xarray as xr
 
 from saddles.explorer import draw
-from saddles.explorer.room import Panel
-from saddles.explorer.rooms.plain import positions
-from saddles.explorer.view import refuse
+from saddles.explorer.page import Panel, Results
+from saddles.explorer.pages.runs_view import Runs
+from saddles.explorer.pages.trajectory_panels import positions
+from saddles.explorer.view import RefusedError
+from saddles.measures import rank_growth
 
 SHOWN = 12
 """Singular values over time that are drawn."""
@@ -17,9 +20,9 @@ RUNS = ("scale", "seed")
 """Axes of the runs of lab `transformers`."""
 
 
-def of_lab(view: Any, data: xr.Dataset) -> xr.Dataset:
+def of_lab(view: Runs, data: xr.Dataset) -> xr.Dataset:
     """A trajectory of lab `transformers` as a recording: one scale and seed, at the steps whose spectra are kept."""
-    runs = {axis: data.sizes[axis] for axis in RUNS}
+    runs: dict[Hashable, int] = {axis: data.sizes[axis] for axis in RUNS}
     one = data.isel(dict.fromkeys(RUNS, 0) | positions(view, runs))
     rows = np.flatnonzero(np.isin(one["step"].values, one["instant"].values))
     spectra = one["singular_value"].transpose("instant", "layer", "head", "product", "index")
@@ -31,7 +34,7 @@ def is_of_lab(data: xr.Dataset) -> bool:
     return {*RUNS, "layer", "head", "product", "instant"} <= set(data.dims) and "singular_value" in data
 
 
-def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
+def panels(view: Runs, parts: Results) -> list[Panel]:
     """Four panels of the heads, and one of the matrices where they were measured."""
     heads = parts["heads"]
     _check(view, heads)
@@ -51,41 +54,30 @@ def panels(view: Any, parts: dict[str, xr.Dataset]) -> list[Panel]:
     return shown
 
 
-def _check(view: Any, heads: xr.Dataset) -> None:
+def _check(view: Runs, heads: xr.Dataset) -> None:
     if not heads.sizes.get("time"):
-        raise refuse("run", "a recording without a row came", "nothing has been measured yet", "wait for its first row")
-    for name in ("layer", "head"):
-        if getattr(view, name) >= heads.sizes[name]:
-            raise refuse(
-                name,
-                f"{name} {getattr(view, name)} came",
-                f"this run has {name}s 0 to {heads.sizes[name] - 1}",
-                "lower it",
-            )
-    if view.product not in heads["product"].values:
-        raise refuse(
-            "product", f"{view.product} came", f"this run has {', '.join(heads['product'].values)}", "choose one"
-        )
+        raise RefusedError("run", "This recording has no rows yet. Wait for its first measurement.")
+    for name, place in (("layer", view.layer), ("head", view.head)):
+        if place >= heads.sizes[name]:
+            raise RefusedError(name, f"This run has {name}s 0 to {heads.sizes[name] - 1}; got {place}.")
+    known = heads["product"].values
+    if view.product not in known:
+        raise RefusedError("product", f"This run has the products {', '.join(known)}; got {view.product}.")
 
 
-def _name(view: Any) -> str:
-    return (
-        view.measure.replace("_", " ")
-        .replace("energy rank 90", "rank at 90 %")
-        .replace("energy rank 99", "rank at 99 %")
-    )
+def _name(view: Runs) -> str:
+    return re.sub(r"energy rank (\d+)", r"rank at \1 %", view.measure.replace("_", " "))
 
 
-def _map(view: Any, heads: xr.Dataset, now: int) -> Panel:
+def _map(view: Runs, heads: xr.Dataset, now: int) -> Panel:
     values = heads[view.measure].sel(product=view.product).isel(time=now).transpose("layer", "head").values
     step = int(heads["step"][now])
     top = float(np.nanmax(heads[view.measure].sel(product=view.product).values))
     frame = {"symbol": "square-open", "size": 16, "line": {"width": 2.5}}
     told = "layer %{y}, head %{x}: %{z:.3g}<extra></extra>"
+    look = {"zmin": 0, "zmax": top, "xgap": 1, "ygap": 1, "hovertemplate": told}
     data = [
-        draw.heat(
-            values, heads["head"].values, heads["layer"].values, zmin=0, zmax=top, xgap=1, ygap=1, hovertemplate=told
-        ),
+        draw.heat(values, heads["head"].values, heads["layer"].values, **look),
         draw.dots([view.head], [view.layer], "", "white", marker=frame, hoverinfo="skip"),
     ]
     most = np.unravel_index(int(np.nanargmax(values)), values.shape)
@@ -93,14 +85,12 @@ def _map(view: Any, heads: xr.Dataset, now: int) -> Panel:
         f"{_name(view)} of the change of {view.product} at step {step}, by layer and head; largest "
         f"{np.nanmax(values):.3g} at layer {most[0]}, head {most[1]}."
     )
-    axis = {"dtick": max(1, values.shape[1] // 12), "showgrid": False}
-    layout = draw.layout(
-        "head", "layer", x=axis, y={"dtick": max(1, values.shape[0] // 12), "showgrid": False, "autorange": "reversed"}
-    )
+    y, x = ({"dtick": max(1, count // 12), "showgrid": False} for count in values.shape)
+    layout = draw.layout("head", "layer", x=x, y=y | {"autorange": "reversed"})
     return Panel(f"{_name(view)} by layer and head, step {step}", words, data, layout)
 
 
-def _spectrum(view: Any, one: xr.Dataset, now: int) -> Panel:
+def _spectrum(view: Runs, one: xr.Dataset, now: int) -> Panel:
     step = int(one["step"][now])
     spectrum = one["singular_value"].isel(time=now).values
     spectrum = spectrum[np.isfinite(spectrum)]
@@ -109,21 +99,10 @@ def _spectrum(view: Any, one: xr.Dataset, now: int) -> Panel:
         first = one["initial_singular_value"].values
         first = first[np.isfinite(first)]
         data.append(draw.line(1 + np.arange(len(first)), first, "initial product", "#D55E00", line={"width": 1.6}))
-    data.append(
-        draw.line(
-            1 + np.arange(len(spectrum)),
-            spectrum,
-            f"change, step {step}",
-            draw.colour(2),
-            mode="lines+markers",
-            marker={"size": 5},
-        )
-    )
-    shapes = (
-        [draw.level(float(one["noise_floor"][now]), "rounding")]
-        if "noise_floor" in one and float(one["noise_floor"][now]) > 0
-        else []
-    )
+    marks = {"mode": "lines+markers", "marker": {"size": 5}}
+    data.append(draw.line(1 + np.arange(len(spectrum)), spectrum, f"change, step {step}", draw.colour(2), **marks))
+    floor = float(one["noise_floor"][now]) if "noise_floor" in one else 0.0
+    shapes = [draw.level(floor, "rounding")] if floor > 0 else []
     top = f"{spectrum[0]:.3g}" if len(spectrum) else "none"
     words = (
         f"Singular values of the change of {view.product} of layer {view.layer}, head {view.head} at step {step}; "
@@ -133,19 +112,13 @@ def _spectrum(view: Any, one: xr.Dataset, now: int) -> Panel:
                  draw.layout("index", "singular value", y={"type": "log"}, shapes=shapes))  # fmt: skip
 
 
-def _growth(view: Any, heads: xr.Dataset, one: xr.Dataset, now: int) -> Panel:
-    from saddles.measures import rank_growth
-
+def _growth(view: Runs, heads: xr.Dataset, one: xr.Dataset, now: int) -> Panel:
     steps, values = one["step"].values, one["singular_value"].values
     values = values[:, : min(SHOWN, values.shape[1])]
     mine = rank_growth(heads.sel(product=[view.product]).isel(layer=[view.layer], head=[view.head]))
     gains = mine["gain"].values.reshape(len(steps))
-    data = [
-        draw.line(
-            steps, values[:, k], "", draw.colour(k), mode="lines+markers", marker={"size": 4}, line={"width": 1.6}
-        )
-        for k in range(values.shape[1])
-    ]
+    look = {"mode": "lines+markers", "marker": {"size": 4}, "line": {"width": 1.6}}
+    data = [draw.line(steps, column, "", draw.colour(k), **look) for k, column in enumerate(values.T)]
     rows = np.flatnonzero(gains > 0)
     before = np.cumsum(np.maximum(gains, 0))
     marked = [(steps[r], values[r, min(int(before[r]) - 1, values.shape[1] - 1)]) for r in rows]
@@ -161,19 +134,13 @@ def _growth(view: Any, heads: xr.Dataset, one: xr.Dataset, now: int) -> Panel:
                  draw.layout("training step", "singular value", shapes=[draw.upright(float(steps[now]))]))  # fmt: skip
 
 
-def _layers(view: Any, heads: xr.Dataset, now: int) -> Panel:
+def _layers(view: Runs, heads: xr.Dataset, now: int) -> Panel:
     chosen = heads[view.measure].sel(product=view.product)
     steps = heads["step"].values
-    data = [
-        draw.line(
-            steps,
-            chosen.isel(layer=k).mean("head"),
-            f"layer {k}" if k < 12 else "",
-            draw.colour(k),
-            line={"width": 3 if k == view.layer else 1.5},
-        )
-        for k in range(heads.sizes["layer"])
-    ]
+    data = []
+    for k in range(heads.sizes["layer"]):
+        mean, width = chosen.isel(layer=k).mean("head"), 3 if k == view.layer else 1.5
+        data.append(draw.line(steps, mean, f"layer {k}" if k < 12 else "", draw.colour(k), line={"width": width}))
     ends = chosen.isel(time=-1).mean("head").values
     told = ", ".join(f"{v:.2f}" for v in ends[:12])
     words = f"Mean {_name(view)} of each layer's heads over training; at the end {told}."
@@ -194,7 +161,7 @@ def _losses(heads: xr.Dataset, now: int) -> Panel:
     return Panel("Loss", words, data, draw.layout("training step", "cross-entropy, nats", shapes=shapes))
 
 
-def _matrices(view: Any, matrices: xr.Dataset, now: int) -> Panel:
+def _matrices(view: Runs, matrices: xr.Dataset, now: int) -> Panel:
     here = matrices.isel(time=min(now, matrices.sizes["time"] - 1))
     order = np.argsort(-np.nan_to_num(here["frobenius_norm"].values))[:MATRICES][::-1]
     names = [str(name) for name in here["module"].values[order]]
@@ -204,16 +171,12 @@ def _matrices(view: Any, matrices: xr.Dataset, now: int) -> Panel:
     words = (
         f"{_name(view)} of the {len(names)} plain matrices that moved most; first {names[-1]} with {values[-1]:.3g}."
     )
-    layout = draw.layout(
-        _name(view),
-        "",
-        height=90 + 22 * len(names),
-        y={"tickfont": {"size": 10}, "showgrid": False, "automargin": True},
-    )
+    y = {"tickfont": {"size": 10}, "showgrid": False, "automargin": True}
+    layout = draw.layout(_name(view), "", height=90 + 22 * len(names), y=y)
     return Panel("Matrices that moved most", words, data, layout, wide=True)
 
 
-def say(view: Any, parts: dict[str, xr.Dataset]) -> str:
+def say(view: Runs, parts: Results) -> str:
     """Steps, heads and status."""
     heads = parts["heads"]
     steps = heads["step"].values

@@ -1,4 +1,4 @@
-"""The folders named on the command line, what is stored in them, and no way out of them."""
+"""The folders named on the command line: which runs are stored in them, and nothing outside of them."""
 
 import json
 import math
@@ -6,11 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import xarray as xr
 
+from saddles.core.codecs import check_store
 from saddles.core.store import load
 from saddles.errors import SaddlesError
 
@@ -22,10 +21,12 @@ MOST_FILES = 50_000
 """Files of one store."""
 MOST_BYTES = 400_000_000
 """Numbers of one run that are read, uncompressed."""
+QUOTED = 60
+"""Characters of a wrong name that a message repeats."""
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredRun:
     """A run on disk: its name in links, what it is, and words for a list."""
 
     name: str
@@ -33,64 +34,54 @@ class Found:
     words: str
 
 
-class Shelf:
+class RunFolders:
     """Named folders. A run's name is the number of its folder and the path below it, "0/linear/figure-1/ab12"."""
 
     def __init__(self, folders: Sequence[str | os.PathLike[str]] = ()) -> None:
-        self.roots = []
         for folder in folders:
-            place = Path(folder)
-            if not place.is_dir():
-                raise SaddlesError.about(
-                    f"{folder} came", "a folder that exists is needed", "name the folder of your runs"
-                )
-            self.roots.append(place.resolve())
+            if not Path(folder).is_dir():
+                raise SaddlesError(f"{folder} must be a folder that exists. Name the folder of your runs.")
+        self.roots = [Path(folder).resolve() for folder in folders]
 
-    def list(self) -> list[Found]:
+    def list(self) -> list[StoredRun]:
         """Runs, recordings and stored trajectories, newest first."""
         found = []
         for number, root in enumerate(self.roots):
             for place, kind in _walk(root):
                 if len(found) < MOST_FOUND:
                     name = f"{number}/{place.relative_to(root).as_posix()}".removesuffix("/.")
-                    found.append((_changed(place), Found(name, kind, _words(place, root, kind))))
-        return [one for _, one in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
+                    found.append((_changed(place), StoredRun(name, kind, _words(place, root, kind))))
+        return [run for _, run in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
+
+    def _root(self, name: str) -> Path:
+        number = name.partition("/")[0]
+        if number.isascii() and number.isdecimal() and int(number) < len(self.roots):
+            return self.roots[int(number)]
+        raise _outside(name)
 
     def place(self, name: str) -> Path:
         """The folder or file of a run; refused if it is not inside a named folder, links included."""
-        number, _, rest = name.partition("/")
-        if not (number.isascii() and number.isdecimal()) or int(number) >= len(self.roots) or "\0" in rest:
-            raise SaddlesError.about(
-                f"the run {name[:60]!r} came", "it is in none of the folders named on the command line",
-                "choose one of the list",
-            )  # fmt: skip
-        root = self.roots[int(number)]
+        root, rest = self._root(name), name.partition("/")[2]
+        if "\0" in rest or Path(rest).is_absolute():
+            raise _outside(name)
         place = (root / rest).resolve()
-        if Path(rest).is_absolute() or not place.is_relative_to(root) or not place.exists():
-            raise SaddlesError.about(
-                f"the run {name[:60]!r} came", "it does not lie in the folders named on the command line",
-                "choose one of the list",
-            )  # fmt: skip
+        if not place.is_relative_to(root) or not place.exists():
+            raise _outside(name)
         return place
 
     def open(self, name: str) -> dict[str, xr.Dataset]:
         """The trajectories of a run by group ("" for the only one); of a recording at work, what it has so far."""
         place = self.place(name)
-        root = self.roots[int(name.partition("/")[0])]
-        _check_inside(place, root)
+        _check_inside(place, self._root(name))
         kind = _kind(place)
         if kind is None:
-            raise SaddlesError.about(
-                f"{name[:60]!r} holds no run", "a stored trajectory is needed", "choose one of the list"
-            )
+            raise SaddlesError(f"{name[:QUOTED]!r} holds no stored trajectory. Choose a run from the list.")
         if kind == "recording at work":
             from saddles.probe.recording.journal import recorded
 
-            data: Any = recorded(place)
-        else:
-            _check_size(place)
-            data = load(place)
-        return groups(data)
+            return groups(recorded(place))
+        _check_size(place)
+        return groups(load(place))
 
     def stamp(self, name: str) -> tuple[int, ...]:
         """Something that changes whenever the run does."""
@@ -99,7 +90,13 @@ class Shelf:
         return tuple(_stamp(place / part) for part in parts)
 
 
-def groups(data: Any) -> dict[str, xr.Dataset]:
+def _outside(name: str) -> SaddlesError:
+    return SaddlesError(
+        f"The run {name[:QUOTED]!r} is in none of the folders named on the command line. Choose one from the list."
+    )
+
+
+def groups(data: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:
     """The datasets of a trajectory or a tree, by their paths without the first slash."""
     if isinstance(data, xr.Dataset):
         return {"": data}
@@ -167,39 +164,41 @@ def _check_inside(place: Path, root: Path) -> None:
     for folder, below, files in os.walk(place, followlinks=False):
         count += len(files)
         if count > MOST_FILES:
-            raise SaddlesError.about(
-                f"{place.name} has more than {count} files", f"a page reads up to {MOST_FILES}", "use Python"
+            raise SaddlesError(
+                f"A page reads up to {MOST_FILES} files; {place.name} has more. Open it in Python with saddles.load."
             )
         for name in [*below, *files]:
             path = Path(folder) / name
             if path.is_symlink() and not path.resolve().is_relative_to(root):
-                raise SaddlesError.about(
-                    f"{place.name} holds the link {name!r}", "links out of the named folders are not followed",
-                    "name the folder it leads to",
-                )  # fmt: skip
+                raise SaddlesError(
+                    f"{place.name} holds the link {name!r}, which leads out of the named folders and is not followed. "
+                    "Name the folder it leads to."
+                )
 
 
 def _check_size(place: Path) -> None:
+    """Refuse more numbers than a page reads, before any is read."""
     store = place / "trajectory.zarr" if (place / "trajectory.zarr").is_dir() else place
-    if store.is_file():
-        size = store.stat().st_size
-    else:
-        size = sum(_bytes(file) for name in (".zarray", "zarr.json") for file in store.rglob(name))
-    if size > MOST_BYTES:
-        raise SaddlesError.about(
-            f"{place.name} holds {size / 1e6:.0f} MB of numbers", f"a page reads up to {MOST_BYTES / 1e6:.0f} MB",
-            "open it in Python with saddles.load",
-        )  # fmt: skip
-
-
-def _bytes(file: Path) -> int:
-    """Bytes of one stored array, uncompressed, from its description."""
     try:
-        facts = json.loads(file.read_text("utf-8"))
-        if "shape" not in facts:
-            return 0
-        kind = facts.get("dtype", facts.get("data_type"))
-        size = np.dtype(kind).itemsize if isinstance(kind, str) else 8
-        return math.prod(int(length) for length in facts["shape"]) * max(size, 1)
-    except (OSError, ValueError, TypeError):
-        return 0
+        engine, how = ("zarr", {"consolidated": check_store(store)}) if store.is_dir() else ("h5netcdf", {})
+        # Without indexes, because making one reads its whole coordinate.
+        with xr.open_datatree(
+            store, engine=engine, chunks=None, create_default_indexes=False, backend_kwargs=how
+        ) as tree:
+            parts = [node.to_dataset(inherit=False) for node in tree.subtree]
+            size = sum(_bytes(values) for part in parts for values in part.variables.values())
+    except SaddlesError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise SaddlesError(f"{place.name} cannot be read as a stored trajectory ({error}).") from error
+    if size > MOST_BYTES:
+        raise SaddlesError(
+            f"A page reads up to {MOST_BYTES / 1e6:.0f} MB of numbers; {place.name} holds {size / 1e6:.0f} MB. "
+            "Open it in Python with saddles.load."
+        )
+
+
+def _bytes(values: xr.Variable) -> int:
+    """Bytes of a variable once it is read. A chunk is read whole, also where it is larger than its array."""
+    chunk = values.encoding.get("chunks") or values.encoding.get("chunksizes") or ()
+    return max(values.nbytes, math.prod(chunk) * values.dtype.itemsize)

@@ -12,10 +12,10 @@ import xarray as xr
 from shown_runs import begin_recording, row_of, small_run
 
 import saddles
-from saddles.explorer import shelf as shelves
-from saddles.explorer.rooms import runs
-from saddles.explorer.rooms.runs import Runs
-from saddles.explorer.shelf import Shelf
+from saddles.explorer import run_folders
+from saddles.explorer.pages import runs
+from saddles.explorer.pages.runs_view import Runs
+from saddles.explorer.run_folders import RunFolders
 from saddles.explorer.view import RefusedError
 from saddles.probe.recording.journal import Journal
 
@@ -45,27 +45,27 @@ def _sweep(folder):
 
 
 def test_a_sweep_is_shown_over_its_grid(home):
-    shelf = Shelf([home])
-    words = {one.name: one.words for one in shelf.list()}["0/phase"]
+    folders = RunFolders([home])
+    words = {one.name: one.words for one in folders.list()}["0/phase"]
     assert words.startswith("linear/figure-1, tiny, sweep of 6 cells, running")
-    room = runs.room(shelf)
+    page = runs.page(folders)
     view = Runs(run="0/phase", variable="test_error", at="rate=1", instant=0.0)
-    found = room.compute(view, False)
-    grid = room.panels(view, found)[-1]
+    found = page.compute(view, False)
+    grid = page.panels(view, found)[-1]
     assert grid.title == "test error over width and rate"
     assert [value is None for row in grid.data[0]["z"] for value in row] == [False, False, True, False, True, False]
 
 
 def test_what_is_found(home):
-    found = {one.name: one.kind for one in Shelf([home]).list()}
+    found = {one.name: one.kind for one in RunFolders([home]).list()}
     assert found == {"0/lab/one": "run", "0/live": "recording at work", "0/grid.zarr": "trajectory", "0/phase": "sweep"}
-    assert list(Shelf([home]).open("0/live")) == ["heads"]
-    assert Shelf([home / "lab" / "one"]).list()[0].name == "0"
+    assert list(RunFolders([home]).open("0/live")) == ["heads"]
+    assert RunFolders([home / "lab" / "one"]).list()[0].name == "0"
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(saddles.SaddlesError, match="exists is needed"):
-        Shelf([tmp_path / "nowhere"])
+    with pytest.raises(saddles.SaddlesError, match="must be a folder"):
+        RunFolders([tmp_path / "nowhere"])
 
 
 @pytest.mark.parametrize(
@@ -77,24 +77,24 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
 )  # fmt: skip
 def test_no_path_leads_out(home, name):
     with pytest.raises(saddles.SaddlesError):
-        Shelf([home]).open(name)
+        RunFolders([home]).open(name)
 
 
 def test_links_that_lead_out_are_not_followed(home, tmp_path):
     os.symlink(tmp_path / "outside", home / "lab" / "link")
-    shelf = Shelf([home])
-    assert "0/lab/link" not in {one.name for one in shelf.list()}
-    with pytest.raises(saddles.SaddlesError, match="does not lie"):
-        shelf.open("0/lab/link")
+    folders = RunFolders([home])
+    assert "0/lab/link" not in {one.name for one in folders.list()}
+    with pytest.raises(saddles.SaddlesError, match="in none of the folders"):
+        folders.open("0/lab/link")
     store = home / "lab" / "one" / "trajectory.zarr"
     os.symlink(tmp_path / "secret.txt", store / "loss" / "9")
-    with pytest.raises(saddles.SaddlesError, match="links out"):
-        shelf.open("0/lab/one")
+    with pytest.raises(saddles.SaddlesError, match="leads out"):
+        folders.open("0/lab/one")
 
 
 def test_links_inside_are_fine(home):
     os.symlink(home / "lab" / "one", home / "again")
-    assert "loss" in Shelf([home]).open("0/again")[""]
+    assert "loss" in RunFolders([home]).open("0/again")[""]
 
 
 def test_no_pickle_is_opened(home, tmp_path):
@@ -113,34 +113,60 @@ def test_no_pickle_is_opened(home, tmp_path):
     told = json.loads(whole.read_text())
     told["metadata"]["loss/.zarray"] = facts
     whole.write_text(json.dumps(told))
-    for read in (lambda: Shelf([home]).open("0/lab/one"), lambda: saddles.load(home / "lab" / "one")):
-        with pytest.raises(saddles.SaddlesError, match="codec 'pickle'"):
+    for read in (lambda: RunFolders([home]).open("0/lab/one"), lambda: saddles.load(home / "lab" / "one")):
+        with pytest.raises(saddles.SaddlesError, match="pickle"):
             read()
     assert not (tmp_path / "exploded").exists()
 
 
 def test_a_run_that_is_too_large_is_refused_with_the_limit(home, monkeypatch):
-    monkeypatch.setattr(shelves, "MOST_BYTES", 1000)
+    monkeypatch.setattr(run_folders, "MOST_BYTES", 1000)
     with pytest.raises(saddles.SaddlesError, match="up to 0 MB"):
-        Shelf([home]).open("0/lab/one")
+        RunFolders([home]).open("0/lab/one")
+
+
+@pytest.mark.parametrize(("variable", "part"), [("loss", "shape"), ("seed", "shape"), ("loss", "chunks")])
+def test_sizes_are_those_of_the_arrays_that_would_be_opened(tmp_path, monkeypatch, variable, part):
+    """The consolidated metadata is what is opened: a small store may hold any shape, without a single chunk of it."""
+    saddles.save(xr.Dataset({"loss": ("time", np.zeros(10))}, {"seed": np.arange(10.0)}), tmp_path / "one.zarr")
+    whole = tmp_path / "one.zarr" / ".zmetadata"
+    told = json.loads(whole.read_text())
+    told["metadata"][f"{variable}/.zarray"][part] = [1_000_000]
+    whole.write_text(json.dumps(told))
+    read = []
+    monkeypatch.setattr(run_folders, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(run_folders, "load", lambda place: read.append(place) or xr.Dataset())
+    with pytest.raises(saddles.SaddlesError, match=r"up to 1 MB of numbers; one\.zarr holds 8 MB"):
+        RunFolders([tmp_path]).open("0/one.zarr")
+    assert read == []
+
+
+def test_a_compressed_file_is_as_large_as_its_numbers(tmp_path, monkeypatch):
+    zeros = xr.Dataset({"loss": ("time", np.zeros(1_000_000))})
+    zeros.to_netcdf(tmp_path / "zeros.nc", engine="h5netcdf", encoding={"loss": {"zlib": True}})
+    assert (tmp_path / "zeros.nc").stat().st_size < 100_000
+    assert RunFolders([tmp_path]).open("0/zeros.nc")[""].sizes == {"time": 1_000_000}
+    monkeypatch.setattr(run_folders, "MOST_BYTES", 1_000_000)
+    with pytest.raises(saddles.SaddlesError, match="holds 8 MB"):
+        RunFolders([tmp_path]).open("0/zeros.nc")
 
 
 def test_a_recording_grows(home):
-    room = runs.room(Shelf([home]))
-    assert room.stamp is not None
+    page = runs.page(RunFolders([home]))
+    assert page.stamp is not None
     view = Runs(run="0/live")
-    before = room.compute(view, False)["run/heads"]
-    assert room.stamp is not None
-    stamp = room.stamp(view)
+    before = page.compute(view, False)["run/heads"]
+    assert page.stamp is not None
+    stamp = page.stamp(view)
     Journal(home / "live").add(30, row_of(30))
-    assert room.stamp(view) != stamp
-    after = room.compute(view, False)["run/heads"]
+    assert page.stamp(view) != stamp
+    after = page.compute(view, False)["run/heads"]
     assert before["step"].values.tolist() == [10, 20]
     assert after["step"].values.tolist() == [10, 20, 30]
 
 
 def test_panels_of_every_kind(home):
-    room = runs.room(Shelf([home]))
+    page = runs.page(RunFolders([home]))
     for view, titles in (
         (Runs(run="0/live"), ["stable rank by layer and head, step 20", "Spectrum: layer 0, head 0"]),
         (Runs(run="0/live", instant=0.0, layer=1, head=3, product="VO"), ["stable rank by layer and head, step 10"]),
@@ -149,14 +175,14 @@ def test_panels_of_every_kind(home):
         (Runs(run="0/grid.zarr"), ["best test error over width and rate"]),
         (Runs(run="0/lab/one", other="0/live"), ["singular value over step", "beside: stable rank by layer and head"]),
     ):
-        found = room.compute(view, False)
-        panels = room.panels(view, found)
+        found = page.compute(view, False)
+        panels = page.panels(view, found)
         for title, panel in zip(titles, panels, strict=False):
             assert panel.title.startswith(title)
             assert len(panel.words) > 30
-        assert room.say(view, found)
+        assert page.say(view, found)
         made: dict = {}
-        exec(room.code(view), made)
+        exec(page.code(view), made)
         assert made["run"] is not None
 
 
@@ -166,39 +192,42 @@ def test_panels_of_every_kind(home):
         (Runs(run="0/live", layer=7), "layer", "layers 0 to 1"),
         (Runs(run="0/lab/one", variable="nope"), "variable", "singular_value"),
         (Runs(run="0/lab/one", at="mode=99"), "at", "0 to 7"),
-        (Runs(run="0/nothing"), "run", "does not lie"),
+        (Runs(run="0/nothing"), "run", "in none of the folders"),
         (Runs(run="0/lab/one", other="9/x"), "other", "in none of the folders"),
     ],
 )
 def test_what_is_refused_says_where(home, view, setting, words):
-    room = runs.room(Shelf([home]))
+    page = runs.page(RunFolders([home]))
     with pytest.raises(RefusedError, match=words) as told:
-        room.panels(view, room.compute(view, False))
+        page.panels(view, page.compute(view, False))
     assert told.value.setting == setting
 
 
 def test_fields_fit_what_is_open(home):
-    room = runs.room(Shelf([home]))
-    live, plain = (room.fit(v, room.compute(v, False)) for v in (Runs(run="0/live"), Runs(run="0/lab/one")))
+    page = runs.page(RunFolders([home]))
+    live, plain = (page.fit(v, page.compute(v, False)) for v in (Runs(run="0/live"), Runs(run="0/lab/one")))
     assert (live["layer"], live["head"], live["variable"]) == (1, 3, None)
     assert plain["layer"] is None
+    assert isinstance(plain["variable"], list)
     assert "singular_value" in plain["variable"]
 
 
 def test_a_trajectory_of_lab_transformers_is_shown_as_a_recording():
     stored = Path(__file__).parents[2] / "docs" / "results"
-    room = runs.room(Shelf([stored]))
-    name = next(one.name for one in Shelf([stored]).list() if one.name.endswith("transformers-vit-init-scale.zarr"))
-    view = runs.Runs(run=name, layer=1, head=2)
-    found = room.compute(view, False)
-    panels = room.panels(view, found)
+    page = runs.page(RunFolders([stored]))
+    name = next(
+        one.name for one in RunFolders([stored]).list() if one.name.endswith("transformers-vit-init-scale.zarr")
+    )
+    view = Runs(run=name, layer=1, head=2)
+    found = page.compute(view, False)
+    panels = page.panels(view, found)
     assert [panel.title for panel in panels][-2:] == ["stable rank, mean over a layer's heads", "Loss"]
     data = found["run"].isel(scale=0, seed=0)
     last = panels[0].data[0]["z"][1][2]
     assert last == pytest.approx(float(data["stable_rank"].isel(time=-1, layer=1, head=2).sel(product="KQ")), rel=1e-4)
     spectrum = data["singular_value"].isel(instant=-1, layer=1, head=2).sel(product="KQ").values
     np.testing.assert_allclose(panels[1].data[-1]["y"], spectrum, rtol=1e-3)
-    assert room.panels(replace(view, at="scale=2"), found)[0].data[0]["z"][1][2] < last  # a smaller start, a lower rank
+    assert page.panels(replace(view, at="scale=2"), found)[0].data[0]["z"][1][2] < last  # a smaller start, a lower rank
     with pytest.raises(RefusedError, match="scale=3"):
-        room.panels(replace(view, at="scale=3"), found)
-    assert room.fit(view, found)["at"] == []
+        page.panels(replace(view, at="scale=3"), found)
+    assert page.fit(view, found)["at"] == []

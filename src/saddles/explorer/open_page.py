@@ -1,0 +1,300 @@
+"""A page that is open in a browser: fields at the side, plots beside them, downloads and code below."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from html import escape
+
+from nicegui import Client, json, ui
+
+from saddles.errors import SaddlesError
+from saddles.explorer import draw
+from saddles.explorer.controls import Field, field
+from saddles.explorer.downloads import csv_zip, zarr_zip
+from saddles.explorer.latest import Latest
+from saddles.explorer.page import Fit, Page, Panel, Results
+from saddles.explorer.style import CSS, SCRIPT
+from saddles.explorer.view import LONGEST, Value, computed, from_link, read, settings, to_link
+
+LOG = logging.getLogger(__name__)
+CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "doubleClick": "reset"}
+EMPTY = draw.layout("", "") | {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+"""What stands before the first figure, with its margins: Plotly would place the first legend by other ones."""
+POLL = 1.0
+"""Seconds between two looks at runs that are open."""
+PLAY, PLAY_STAGES = 0.08, 0.9
+"""Seconds from one frame to the next, and from one stage to the next."""
+STRIDE = 0.02
+"""What "play" adds to a continuous setting."""
+Figure = list[str | list[draw.Json] | draw.Json]
+"""What the browser draws: where, words for it, traces and layout."""
+
+
+def header(page: Page, pages: Sequence[Page]) -> None:
+    """Head of the page: name, pages, theme."""
+    ui.add_head_html(f"<style>{CSS}</style><script>{SCRIPT}</script>")
+    ui.page_title(f"{page.title} · saddles explorer")
+    with ui.element("header").classes("bar"):
+        ui.html('<a class="brand" href="/">saddles</a>', sanitize=False)
+        links = "".join(
+            f'<a href="/{one.name}"{" aria-current=page" if one is page else ""}>{escape(one.title.split()[0])}</a>'
+            for one in pages
+        )
+        ui.html(f'<nav aria-label="pages">{links}</nav>', sanitize=False)
+        theme = Button("theme", label="colour theme").classes("theme")
+        theme.on("click", js_handler="() => window.saddles.theme(1)")
+
+
+class Button(ui.element):
+    """A quiet button.
+
+    Args:
+        words: on it.
+        act: what a click does.
+        label: for screen readers, where the words alone do not say it.
+    """
+
+    def __init__(self, words: str, act: Callable[[], Awaitable[None] | None] | None = None, label: str = "") -> None:
+        super().__init__("button")
+        self.classes("quiet").props('type="button"' + (f' aria-label="{label}"' if label else ""))
+        with self:
+            self.words = ui.html(words, tag="span", sanitize=False)
+        if act is not None:
+            self.on("click", act)
+
+
+class Plot:
+    """One panel on the page."""
+
+    def __init__(self, file: str) -> None:
+        with ui.element("figure").classes("panel") as self.box:
+            with ui.element("figcaption"):
+                self.title = ui.label("")
+                Button("SVG", partial(self._download, file), label="download this figure as SVG")
+            self.plot = ui.plotly({"data": [], "layout": EMPTY, "config": CONFIG}).props('role="img"')
+            self.plot._update_method = None  # what is drawn there later is not the framework's to draw again
+
+    def _download(self, file: str) -> None:
+        options = {"format": "svg", "filename": file, "width": 720, "height": 420}
+        self.plot.run_plot_method("downloadImage", options)
+
+    def fit(self, panel: Panel) -> Figure:
+        """Make its place and title those of a panel, and return what the browser draws there."""
+        self.box.classes(remove="hidden")
+        self.box.classes(add="spread" if panel.wide else "", remove="" if panel.wide else "spread")
+        self.title.text = panel.title[:1].upper() + panel.title[1:]
+        return [self.plot.html_id, panel.words, panel.data, panel.layout]
+
+    def hide(self) -> None:
+        """Take it off the page."""
+        self.box.classes(add="hidden")
+
+
+def draw_all(client: Client, figures: list[Figure], said: str | None = None) -> None:
+    """Draw figures in the browser, all in one message, with a sentence about them."""
+    client.run_javascript(f"saddles.draw({json.dumps(figures)}, {json.dumps(said)})")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What the background hands to an open page."""
+
+    results: Results
+    panels: list[Panel]
+    said: str
+    code: str
+    fits: dict[str, Fit]
+
+
+class OpenPage:
+    """The state of one open page: its view, its numbers, its elements. No two browser tabs share one."""
+
+    def __init__(self, page: Page, query: dict[str, str], pool: Executor) -> None:
+        self.page = page
+        self.view, self.refused = from_link(page.view, query)
+        self.results: Results | None = None
+        self._key: tuple[tuple[Value, ...], bool] | None = None
+        """What the results were computed for, and whether they are a draft."""
+        self._stamp: tuple[object, object] | None = None
+        self.latest = Latest(pool)
+        self.fields: dict[str, Field] = {}
+        self.plots: list[Plot] = []
+        self.playing = False
+
+    def build(self) -> None:
+        """Lay the page out; nothing is computed yet."""
+        self.client = ui.context.client
+        with ui.element("div").classes("page"):
+            ui.html(escape(self.page.title), tag="h1", sanitize=False)
+            ui.html(escape(self.page.intro), tag="p", sanitize=False).classes("intro")
+            with ui.element("div").classes("bench"):
+                with ui.element("section").classes("controls").props('aria-label="settings"'):
+                    self.bounds = ui.label("").classes("refusal bounds broad").props('role="alert"')
+                    for name, setting in settings(self.page.view).items():
+                        if name in self.page.lists:
+                            setting = replace(setting, options=self.page.lists[name]())
+                        self.fields[name] = field(name, setting, getattr(self.view, name), self.move)
+                    self._player()
+                    if self.page.hint:
+                        ui.html(escape(self.page.hint), tag="p", sanitize=False).classes("words soft broad")
+                with ui.element("section").props('aria-label="results"'):
+                    ui.label("Computing …").classes("said").props('aria-live="polite"')
+                    self.board = ui.element("div").classes("panels")
+                    self._tools()
+        if self.page.stamp is not None:
+            ui.timer(POLL, self.look)
+        for name, sentence in self.refused.items():
+            self._refuse(name, sentence)
+
+    def _player(self) -> None:
+        if self.page.moving is None:
+            return
+        with ui.element("div").classes("tools broad").style("margin-top:0"):
+            self.play = Button("▶ play", self._toggle)
+            if self.page.steps:
+                Button("◀ stage before", partial(self._jump, -1))
+                Button("stage after ▶", partial(self._jump, 1))
+        self.timer = ui.timer(PLAY_STAGES if self.page.steps else PLAY, self._tick, active=False)
+
+    def _toggle(self) -> None:
+        self.playing = not self.playing
+        self.play.words.content = "❚❚ pause" if self.playing else "▶ play"
+        self.timer.active = self.playing
+
+    async def _jump(self, by: int) -> None:
+        name = self.page.moving or ""
+        await self.move(name, min(max(getattr(self.view, name) + by, 0), self.page.steps), False, show=True)
+
+    async def _tick(self) -> None:
+        name = self.page.moving or ""
+        now, high = getattr(self.view, name), settings(self.page.view)[name].high
+        stride = 1 if self.page.steps else STRIDE
+        after = 0 if now >= high else round(min(now + stride, high), 6)
+        await self.move(name, after, True, show=True)
+        if after >= high:
+            self._toggle()
+
+    def _tools(self) -> None:
+        with ui.element("div").classes("tools"):
+            copy = Button("copy link")
+            copy.on("click", js_handler="(event) => window.saddles.copy(event.currentTarget)")
+            Button("data: Zarr", partial(self._download, "zarr"))
+            Button("data: CSV", partial(self._download, "csv"))
+        with ui.element("details").props("open"):
+            ui.html("The same in Python", tag="summary", sanitize=False)
+            self.code = ui.html("", tag="pre", sanitize=False).classes("code")
+
+    async def _download(self, kind: str) -> None:
+        view, name = self.view, f"saddles-{self.page.name}"
+        pack = {"zarr": zarr_zip, "csv": csv_zip}[kind]
+        try:
+            self.page.check(view)
+            data = await asyncio.get_running_loop().run_in_executor(
+                None, lambda: pack(self.page.compute(view, False), name)
+            )
+        except Exception as error:
+            self._fail(error)
+            return
+        ui.download.content(data, f"{name}-{kind}.zip", "application/zip")
+
+    async def move(self, name: str, given: object, draft: bool, show: bool = False) -> None:
+        """Change a setting: check it, then compute and draw in the background."""
+        try:
+            value = read(self.page.view, name, given)
+        except SaddlesError as error:
+            self.fields[name].refuse(str(error))
+            return
+        if self.refused.pop(name, None) or self.fields[name].refusal.text:
+            self.fields[name].refuse("")
+        if value == getattr(self.view, name) and draft:
+            return
+        self.view = replace(self.view, **{name: value})
+        if show or not draft:
+            self.fields[name].show(value)
+        await self.refresh(draft)
+
+    async def set(self, **values: Value) -> None:
+        """Change several settings at once, as a click on a map does."""
+        self.view = replace(self.view, **values)
+        for name, value in values.items():
+            self.fields[name].show(value)
+            self.fields[name].refuse("")
+        await self.refresh(False)
+
+    async def refresh(self, draft: bool = False) -> None:
+        """Compute the view, unless the numbers are there already, and draw it."""
+        page, view, key = self.page, self.view, (computed(self.view), draft)
+        # A draft may be drawn from the whole numbers, never the other way round.
+        kept = self.results if self._key is not None and self._key[0] == key[0] and self._key[1] <= draft else None
+
+        def job() -> Drawn:
+            page.check(view)
+            results = kept if kept is not None else page.compute(view, draft)
+            code = "" if draft else page.code(view)
+            return Drawn(results, page.panels(view, results), page.say(view, results), code, page.fit(view, results))
+
+        def deliver(drawn: Drawn) -> None:
+            if self.client.is_deleted:
+                return
+            self.results, self._key = drawn.results, key
+            self._draw(drawn)
+            if not draft:
+                self.code.content = escape(drawn.code)
+                ui.navigate.history.replace(to_link(page.name, view))
+
+        await self.latest.ask(job, deliver, self._fail)
+
+    def _draw(self, drawn: Drawn) -> None:
+        if self.bounds.text and not self.refused:
+            self.bounds.text = ""
+        for name, one in self.fields.items():
+            if one.refusal.text and name not in self.refused:
+                one.refuse("")
+        panels = drawn.panels
+        while len(self.plots) < len(panels):
+            with self.board:
+                self.plots.append(Plot(f"saddles-{self.page.name}-{len(self.plots) + 1}"))
+        figures = []
+        for place, (plot, panel) in enumerate(zip(self.plots, panels, strict=False)):
+            lone = place == len(panels) - 1 and place % 2 == 0 and place > 0
+            figures.append(plot.fit(panel if not lone else replace(panel, wide=True)))
+        for plot in self.plots[len(panels) :]:
+            plot.hide()
+        draw_all(self.client, figures, drawn.said)
+        for name, fit in drawn.fits.items():
+            self.fields[name].fit(fit)
+
+    def _fail(self, error: Exception) -> None:
+        """Say why there is nothing new to see: beside a setting, above all of them, or in place of the results."""
+        if self.client.is_deleted:
+            return
+        ours = isinstance(error, SaddlesError)
+        said = "Nothing to show."
+        if not ours:
+            LOG.error("%s failed", self.view, exc_info=error)
+            said = f"This view could not be computed: {type(error).__name__}, {str(error)[:LONGEST]}; this is a bug."
+        if ours or self.results is not None:
+            self._refuse(getattr(error, "setting", ""), str(error) if ours else said)
+        if self.results is None:
+            draw_all(self.client, [], said)
+
+    def _refuse(self, setting: str, sentence: str) -> None:
+        if setting in self.fields:
+            self.fields[setting].refuse(sentence)
+        else:
+            self.bounds.text = sentence
+
+    async def look(self) -> None:
+        """Compute anew where the files behind the view have changed."""
+        assert self.page.stamp is not None
+        try:
+            stamp = await asyncio.get_running_loop().run_in_executor(None, self.page.stamp, self.view)
+        except SaddlesError:
+            return
+        known, self._stamp = self._stamp, (self.view, stamp)
+        if known is not None and known[0] == self.view and known[1] != stamp:
+            self._key = None
+            await self.refresh()

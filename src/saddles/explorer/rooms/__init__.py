@@ -1,1 +1,0 @@
-"""The rooms of the explorer, one file each."""

@@ -1,0 +1,145 @@
+"""Stores that someone else wrote, and stores that a disk has damaged."""
+
+import json
+import os
+import pickle
+import random
+import shutil
+
+import numpy as np
+import pytest
+import xarray as xr
+from damage import SEED, flip
+
+import saddles
+from saddles.core import codecs
+from saddles.core.store import load, save
+from saddles.core.trajectory import make_trajectory
+from saddles.errors import SaddlesError
+
+
+def sample():
+    draw = np.random.default_rng(1)
+    return make_trajectory(
+        {"loss": (("time", "kind"), draw.normal(size=(40, 3))), "note": (("kind",), ["a", "bb", "c"])},
+        np.arange(40.0),
+        coords={"kind": ["x", "y", "z"], "step": ("time", np.arange(40))},
+    )
+
+
+class Bomb:
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return (os.mkdir, (self.place,))
+
+
+PICKLE = {
+    "filters": [{"id": "vlen-utf8"}],
+    "compressor": {"id": "pickle", "protocol": 5},
+    "dtype": "|O",
+    "fill_value": "",
+}
+
+
+def hostile_link(home, bomb):
+    """The array's folder is elsewhere, where a search that does not follow links does not look."""
+    save(sample(), home / "t.zarr")
+    shutil.move(home / "t.zarr" / "loss", home / "elsewhere")
+    facts = json.loads((home / "elsewhere" / ".zarray").read_text())
+    facts |= PICKLE
+    (home / "elsewhere" / ".zarray").write_text(json.dumps(facts))
+    for chunk in (home / "elsewhere").glob("[0-9]*"):
+        chunk.write_bytes(bomb)
+    (home / "t.zarr" / "loss").symlink_to(home / "elsewhere")
+    (home / "t.zarr" / ".zmetadata").unlink()
+    (home / "t.zarr" / ".checksums").unlink(missing_ok=True)
+
+
+def hostile_name(home, bomb):
+    """An array called `attributes`, of format 2 inside the consolidated metadata of format 3."""
+    with pytest.warns(match="Consolidated metadata"):
+        xr.Dataset({"attributes": ("time", np.arange(3.0)), "b": ("time", np.arange(3))}).to_zarr(
+            home / "t.zarr", zarr_format=3, consolidated=True
+        )
+    place = home / "t.zarr" / "zarr.json"
+    facts = json.loads(place.read_text())
+    facts["consolidated_metadata"]["metadata"]["attributes"] = {
+        "zarr_format": 2, "shape": [3], "chunks": [3], "order": "C",
+        "attributes": {"_ARRAY_DIMENSIONS": ["time"]}, "dimension_separator": ".", **PICKLE,
+    }  # fmt: skip
+    place.write_text(json.dumps(facts))
+    (home / "t.zarr" / "attributes" / "0").write_bytes(bomb)
+
+
+def hostile_list(home, bomb):
+    """The array is harmless by itself; the consolidated list, which readers prefer, says otherwise."""
+    save(sample(), home / "t.zarr")
+    place = home / "t.zarr" / ".zmetadata"
+    facts = json.loads(place.read_text())
+    facts["metadata"]["loss/.zarray"] |= PICKLE
+    place.write_text(json.dumps(facts))
+    for chunk in (home / "t.zarr" / "loss").glob("[0-9]*"):
+        chunk.write_bytes(bomb)
+    (home / "t.zarr" / ".checksums").unlink(missing_ok=True)
+
+
+@pytest.mark.filterwarnings("ignore:Numcodecs codecs")
+@pytest.mark.parametrize("prepare", [hostile_link, hostile_name, hostile_list])
+def test_no_store_reaches_a_pickle(tmp_path, prepare):
+    prepare(tmp_path, pickle.dumps(Bomb(str(tmp_path / "exploded"))))
+    with pytest.raises(SaddlesError, match=r"is a link|codec '(numcodecs\.)?pickle'"):
+        load(tmp_path / "t.zarr")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_numcodecs_with_known_holes_is_refused(tmp_path, monkeypatch):
+    save(sample(), tmp_path / "t.zarr")
+    monkeypatch.setattr(codecs.importlib.metadata, "version", lambda name: "0.16.5")
+    with pytest.raises(SaddlesError, match=r"numcodecs 0\.16\.5 opens pickles.*0\.16\.6"):
+        load(tmp_path / "t.zarr")
+
+
+def flips(store, count, read):
+    """How many of `count` flips, each in a random file, are told."""
+    draw, told = random.Random(SEED), 0
+    files = [p for p in sorted(store.rglob("*")) if p.is_file()]
+    for _ in range(count):
+        file = draw.choice(files)
+        before = file.read_bytes()
+        flip(file, draw)
+        try:
+            read()
+        except SaddlesError as error:
+            told += 1
+            assert "\n" not in str(error)  # noqa: PT017
+        finally:
+            file.write_bytes(before)
+    read()
+    return told
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.attack)])
+def test_every_flipped_bit_is_told(tmp_path, count, monkeypatch):
+    monkeypatch.setattr("saddles.runtime.checksums.LOOK_SECONDS", 0.0)
+    store = save(sample(), tmp_path / "t.zarr")
+    assert flips(store, count, lambda: load(store)) == count, f"ATTACK_SEED={SEED}"
+
+
+def test_every_deleted_file_is_told(tmp_path):
+    store = save(sample(), tmp_path / "t.zarr")
+    for file in [p for p in store.rglob("*") if p.is_file() and p.name != ".checksums"]:
+        before = file.read_bytes()
+        file.unlink()
+        with pytest.raises(SaddlesError, match=r"damaged|cannot be read"):
+            load(store)
+        file.write_bytes(before)
+    assert load(store).sizes["time"] == 40
+
+
+def test_a_store_without_checksums_still_opens(tmp_path):
+    store = save(sample(), tmp_path / "t.zarr")
+    (store / ".checksums").unlink()
+    xr.testing.assert_identical(load(store), sample())
+    assert saddles.load(store).sizes["time"] == 40

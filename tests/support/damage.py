@@ -1,0 +1,19 @@
+"""What attacks share: a seed that is printed and can be repeated, and damage to files."""
+
+import os
+import random
+
+SEED = int(os.environ.get("ATTACK_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+"""Shown by every failure; ATTACK_SEED repeats it."""
+
+
+def chunks(store):
+    """Files of a Zarr folder that hold numbers."""
+    return sorted(p for p in store.rglob("*") if p.is_file() and not p.name.startswith("."))
+
+
+def flip(file, draw):
+    """Turn one bit of a file."""
+    data = bytearray(file.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    file.write_bytes(data)

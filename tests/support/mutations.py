@@ -1,0 +1,156 @@
+"""Plausible bugs, one small patch each, that the tests must catch: `make mutate`.
+
+Each is put into a copy of the package, and the tests that should notice are run on it. Prints one line per bug; exits
+with 1 if fewer than 95 % are caught. A row of the list is (file, what stands there once, what the bug writes instead,
+tests that should notice, the likeliest first).
+"""
+# ruff: noqa: E501  (a bug is easier to read on one line)
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+CAUGHT = 0.95
+"""The share of bugs that must be caught."""
+LIMIT = 900
+"""Seconds after which a run of tests counts as caught: the bug made it endless."""
+
+
+class Mutation(NamedTuple):
+    """One bug; `old` stands exactly once in the file."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+_ROWS = (
+    # linear
+    ("linear/task.py", "np.random.default_rng([self.seed, 1]).normal(size=self.shape)", "np.random.default_rng([self.seed, 0]).normal(size=self.shape)", "tests/test_streams.py"),
+    ("linear/task.py", "self.probes @ self.target.ravel() + noise)", "self.probes @ self.target.ravel())", "tests/linear/test_exact.py"),
+    ("linear/task.py", "return u @ v.T / np.sqrt(self.rank)", "return u @ v.T / self.rank", "tests/linear"),
+    ("linear/task.py", "return 2 * self.scale * (matrix - self.observed) @ self.covariance", "return self.scale * (matrix - self.observed) @ self.covariance", "tests/linear/test_exact.py"),
+    ("linear/task.py", "self.mask / self.mask.sum()", "self.mask / self.mask.size", "tests/linear/test_exact.py"),
+    ("linear/task.py", "(left * np.asarray(self.spectrum) * np.sqrt(rows * columns)) @ right.T", "(left * np.asarray(self.spectrum) * rows) @ right.T", "tests/linear"),
+    ("linear/simulate.py", "-(transposed(gradient) @ outer), -jnp.matmul(gradient, inner)", "-(transposed(gradient) @ outer), -2 * jnp.matmul(gradient, inner)", "tests/linear/test_exact.py"),
+    ("linear/simulate.py", "fitted = jnp.linalg.norm(gradient) <= FITTED * self.gradient", "fitted = jnp.linalg.norm(gradient) <= 10 * FITTED * self.gradient", "tests/linear/test_use.py tests/linear"),
+    ("linear/theory.py", "minus = threshold / np.sqrt(2 * (height + values))", "minus = threshold / np.sqrt(height + values)", "tests/linear/test_theory.py"),
+    ("linear/theory.py", "rest = np.sqrt(threshold)", "rest = threshold", "tests/linear/test_theory.py"),
+    ("linear/theory.py", "args = (observer, start.array(2 * start.threshold))", "args = (observer, start.array(start.threshold))", "tests/linear/test_theory.py"),
+    ("linear/theory.py", "return 4 * jnp.asarray(observer.cost.weight)", "return 2 * jnp.asarray(observer.cost.weight)", "tests/linear/test_theory.py"),
+    ("linear/theory.py", "low = -1 / top", "low = 1 / top", "tests/linear/test_theory.py"),
+    ("linear/phases.py", "if 2 * gamma_variance + gamma_w > 0:", "if 2 * gamma_variance + gamma_w + 1 > 0:", "tests/linear/test_theory.py"),
+    ("linear/phases.py", "return distance / (4 * min(spectrum)) * dim * math.log(dim)", "return distance / (4 * max(spectrum)) * dim * math.log(dim)", "tests/linear"),
+    ("linear/phases.py", "smallest**2 / max(a**2 - b**2 for a, b in pairs)", "smallest / max(a**2 - b**2 for a, b in pairs)", "tests/linear"),
+    ("measures/modes.py", "strong = np.sqrt(max(matrix.shape[1:]) / width) * norm", "strong = np.sqrt(width / max(matrix.shape[1:])) * norm", "tests/linear/test_measures.py"),
+    ("measures/modes.py", "values / np.hypot(values, trajectory[\"threshold\"])", "values / (values + trajectory[\"threshold\"])", "tests/linear/test_measures.py"),
+    ("measures/spectra.py", "largest = squares.max(\"mode\")", "largest = squares.mean(\"mode\")", "tests/linear/test_measures.py"),
+    # diagonal
+    ("diagonal/task.py", "return inputs, truth, clean + self.noise * np.random", "return inputs, truth, clean + 0 * np.random", "tests/diagonal/test_simulate.py"),
+    ("diagonal/task.py", "np.random.default_rng([self.seed, 32])", "np.random.default_rng([self.seed, 30])", "tests/test_streams.py"),
+    ("diagonal/assumptions.py", "noise *= radius * draw.uniform() / np.linalg.norm(noise)", "noise *= 0 * draw.uniform() / np.linalg.norm(noise)", "tests/diagonal/test_theory.py"),
+    ("diagonal/assumptions.py", "np.linalg.eigvalsh(4 * root[:, None] * (block + block.T) / 2 * root)", "np.linalg.eigvalsh((block + block.T) / 2)", "tests/diagonal/test_theory.py"),
+    ("diagonal/method.py", "self.slope_on(weights, own, batches[count])", "self.slope_on(weights, own, batches[0])", "tests/diagonal/test_simulate.py"),
+    ("diagonal/perturb.py", "v + noise * draw.normal(size=v.shape)", "v", "tests/diagonal/test_simulate.py"),
+    ("diagonal/theory.py", "(log_scale - ceiling) / force)", "log_scale / force)", "tests/diagonal/test_theory.py"),
+    ("diagonal/theory.py", "now.log_scale - force * wait)", "now.log_scale)", "tests/diagonal/test_theory.py"),
+    ("diagonal/theory.py", "return powers, 2 * powers", "return powers, 1 * powers", "tests/diagonal/test_theory.py"),
+    ("diagonal/model.py", "jax.nn.softmax(logits, axis=-1), states) * value_output[None, None, :]", "jax.nn.softmax(logits, axis=-2), states) * value_output[None, None, :]", "tests/diagonal/test_simulate.py"),
+    ("diagonal/model.py", "return np.repeat(per_head.ravel(), 2 * self.dim)", "return np.tile(per_head.ravel(), 2 * self.dim)", "tests/diagonal/test_theory.py"),
+    ("diagonal/rest.py", "& (side * stepper.slope < 0))", "& (side * stepper.slope > 0))", "tests/diagonal/test_theory.py"),
+    ("solvers/log_scale.py", "- np.exp(2 * (self.log_q - shift)))", "- np.exp(2 * (self.log_q + shift)))", "tests/solvers/test_log_scale.py"),
+    ("solvers/log_scale.py", "return 0.5 * (p + q), 0.5 * (p - q)", "return 0.5 * (p - q), 0.5 * (p + q)", "tests/solvers/test_log_scale.py tests/diagonal/test_simulate.py"),
+    ("measures/activations.py", "when = clock[row] + (level - low) / pace", "when = clock[row + 1]", "tests/measures/test_activations.py"),
+    # concepts
+    ("concepts/task.py", "np.stack([draw.permutation(len(self.latent)) for _ in range(epochs)])", "np.stack([draw.permutation(len(self.latent))] * epochs)", "tests/concepts/test_sgd.py"),
+    ("concepts/task.py", "[sigma**2 + mu**2 / self.clusters, ", "[sigma**2 + mu**2, ", "tests/concepts/test_task.py"),
+    ("concepts/task.py", "return q * np.sign(np.diag(r))", "return q * np.diag(r)", "tests/concepts/test_task.py"),
+    ("concepts/model.py", "edge = 1 / np.sqrt(fan_in)", "edge = 1 / np.sqrt(fan_out)", "tests/concepts/test_sgd.py"),
+    ("concepts/model.py", "return draw / np.sqrt(task.size)", "return draw / task.size", "tests/concepts"),
+    ("concepts/method.py", "epoch, place = count // plan.per_epoch, count % plan.per_epoch", "epoch, place = 0, count % plan.per_epoch", "tests/concepts/test_sgd.py"),
+    ("concepts/method.py", "return whole if kind == \"sum\" else whole * (2 / layers[-1][0].shape[0])", "return whole", "tests/concepts/test_sgd.py"),
+    ("concepts/theory.py", "return 2 * both - (square + square.T + 2 * weights @ AW)", "return 2 * both - (square + square.T + weights @ AW)", "tests/concepts/test_theory.py"),
+    ("concepts/theory.py", "return weights[None] * decay[:, None, :] + rest", "return weights[None] * decay[:, :, None] + rest", "tests/concepts/test_theory.py"),
+    ("concepts/observe.py", "return 0.5 * ((gap @ moment) * gap).sum(axis=(-2, -1))", "return ((gap @ moment) * gap).sum(axis=(-2, -1))", "tests/concepts"),
+    ("concepts/observe.py", "\"noise_term\": ((row + column) * squares + 2 * weighted) / 2,", "\"noise_term\": ((row + column) * squares + weighted) / 2,", "tests/concepts/test_theory.py"),
+    ("measures/concept_space.py", "up = np.flip(np.logical_and.accumulate(np.flip(up, 0)), 0)", "up = np.logical_and.accumulate(up)", "tests/measures/test_concept_space.py"),
+    ("measures/loss_curves.py", "np.maximum(depth, high - bottom), depth)", "np.maximum(depth, high - row), depth)", "tests/measures/test_loss_curves.py"),
+    # margin
+    ("margin/attention.py", "return 0.5 * self.gram @ state", "return self.gram @ state", "tests/margin/test_simulate.py"),
+    ("margin/attention.py", "return self.scores[:, :1] - self.scores[:, 1:]", "return self.scores[:, 1:] - self.scores[:, :1]", "tests/margin"),
+    ("measures/margins.py", "- 1 if rank < min(unit.shape) else 0.0", "* 0 if rank < min(unit.shape) else 0.0", "tests/measures/test_margins.py"),
+    ("measures/margins.py", "off = np.maximum(np.abs(push) - 1, 0.0)", "off = np.zeros_like(push)", "tests/measures/test_margins.py"),
+    ("measures/margins.py", "entropy = -np.where(share > 0, share * np.log", "entropy = -np.where(share > 0, share**2 * np.log", "tests/measures/test_margins.py"),
+    # core
+    ("core/compare.py", "float(gaps[-1] / last),", "float(gaps[0] / last),", "tests/core/test_compare.py"),
+    ("core/compare.py", "scale = norms.max() if norms.max() > 0 else 1.0", "scale = norms.min() if norms.min() > 0 else 1.0", "tests/core/test_compare.py"),
+    ("core/claim.py", "numbers.max() if relation == \"<=\" else numbers.min()", "numbers.min() if relation == \"<=\" else numbers.max()", "tests/core/test_claim.py"),
+    ("core/dispatch.py", "for depth in range(len(names), 0, -1):", "for depth in range(1, len(names) + 1):", "tests/test_open_verbs.py tests/linear/test_use.py"),
+    # probe and LoRA
+    ("probe/layouts/adapters.py", "key, value = head // (number // keys), head // (number // values)", "key, value = head % keys, head % values", "tests/probe/test_adapters.py"),
+    ("probe/layouts/adapters.py", "{\"Q\": 3 * head * width, \"K\": (3 * head + 1) * width, \"V\": (3 * head + 2) * width}", "{\"Q\": 3 * head * width, \"V\": (3 * head + 1) * width, \"K\": (3 * head + 2) * width}", "tests/probe/test_adapters.py"),
+    ("probe/layouts/adapters.py", "\"V\": (number + keys + key) * width}", "\"V\": (number + key) * width}", "tests/probe/test_adapters.py"),
+    ("measures/factored.py", "xp.concatenate((left - left_start, left_start), -1)", "xp.concatenate((left - left_start, left), -1)", "tests/measures/test_factored.py"),
+    ("measures/factored.py", "unit = float(_namespace(stored).finfo(stored.dtype).eps) / 2", "unit = float(_namespace(stored).finfo(stored.dtype).eps) / 200", "tests/measures/test_factored.py"),
+    ("measures/factored.py", "entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)", "entropy = -(energy * np.log(np.where(share > 0, share, 1.0))).sum(-1)", "tests/measures/test_factored.py"),
+    ("probe/weights/weight_change.py", "matrix.addmm_(block, block.T)", "matrix = block @ block.T", "tests/probe/test_spectra.py tests/probe/test_lora.py"),
+    ("probe/lora/plan.py", "return _root(norms)", "return float(sum(norms))", "tests/probe/test_lora.py"),
+    ("probe/lora/budget.py", "most = min(len(self.lists[first]), budget // self.costs[first])", "most = min(len(self.lists[first]), budget // min(self.costs))", "tests/probe/test_lora.py"),
+    ("probe/lora/adapter.py", "(left.T, right.T) if target.conv1d else (right, left)", "(right, left) if target.conv1d else (left.T, right.T)", "tests/probe/test_lora.py"),
+    # transformers and diffusion
+    ("transformers/recipe.py", "return self.rate * (step + 1) / self.warm_up", "return self.rate * step / self.warm_up", "tests/transformers/test_training.py"),
+    ("transformers/recipe.py", "done = (step - self.warm_up) / max(self.steps - self.warm_up, 1)", "done = step / self.steps", "tests/transformers/test_training.py"),
+    ("transformers/feed.py", "tokens[:, 1:].reshape(-1))", "tokens[:, :-1].reshape(-1))", "tests/transformers/test_training.py tests/transformers/test_text.py"),
+    ("transformers/feed.py", "generator = generator_of(self.device, self.seed, ORDER, epoch)", "generator = generator_of(self.device, self.seed, ORDER, 0)", "tests/transformers/test_training.py"),
+    ("diffusion/vdm.py", "spread - functional.logsigmoid(last) - 1)", "spread - functional.logsigmoid(-last) - 1)", "tests/diffusion/test_vdm.py"),
+    ("diffusion/vdm.py", "share = -torch.expm1(after - before)", "share = -torch.expm1(before - after)", "tests/diffusion/test_vdm.py"),
+    ("diffusion/vdm.py", "terms = (0.5 * self.slope.abs() * missed,", "terms = (self.slope.abs() * missed,", "tests/diffusion/test_vdm.py"),
+)  # fmt: skip
+
+MUTATIONS = tuple(Mutation(*row) for row in _ROWS)
+
+
+def survives(mutation: Mutation) -> bool:
+    """Whether the tests pass on a copy of the package with the bug in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        file = source / "saddles" / mutation.file
+        file.write_text(file.read_text("utf-8").replace(mutation.old, mutation.new), "utf-8")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+        try:
+            done = subprocess.run(
+                [*command, *mutation.tests.split()], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(source)},
+                capture_output=True, timeout=LIMIT, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return False
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Try all bugs, or those whose file contains a word."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("word", nargs="?", default="", help="only bugs of files whose name contains it")
+    arguments.add_argument("--jobs", type=int, default=os.cpu_count())
+    chosen = arguments.parse_args()
+    tried = [mutation for mutation in MUTATIONS if chosen.word in mutation.file]
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        results = []
+        for mutation, alive in zip(tried, pool.map(survives, tried), strict=True):
+            print(f"{'SURVIVED' if alive else 'caught':9}{mutation.file}: {mutation.new}", flush=True)
+            results.append(alive)
+    print(f"{len(tried) - sum(results)} of {len(tried)} bugs caught.")
+    return int(len(tried) - sum(results) < CAUGHT * len(tried))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
