@@ -37,6 +37,9 @@ Read = Callable[[str], Array]
 Row = dict[str, np.ndarray]
 """Arrays of one measurement, without names for their axes."""
 
+Metrics = dict[str, float]
+"""Headline ranks, by the names under which trackers show them."""
+
 Job = tuple[Sequence[Head], tuple[str, str]]
 """The heads of a layer, and the factors of a product."""
 
@@ -228,6 +231,17 @@ def need_heads(layout: Layout) -> None:
         f"No attention head was found ({reasons or refused or 'no parameter looks like attention'}). "
         "If the model has attention, register an adapter with saddles.probe.register."
     )
+
+
+def headline(row: Row) -> Metrics:
+    """Ranks of both products, averaged over all heads that have not diverged; effective ranks where spectra are."""
+    metrics = {}
+    for at, product in enumerate(PRODUCTS):
+        for name in (name for name in ("stable_rank", "effective_rank") if f"heads/{name}" in row):
+            values = row[f"heads/{name}"][..., at]
+            values = values[np.isfinite(values)]
+            metrics[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
+    return metrics
 
 
 def to_trajectory(

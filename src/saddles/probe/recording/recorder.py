@@ -23,7 +23,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import xarray as xr
@@ -31,23 +30,25 @@ from torch import Tensor
 
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.errors import SaddlesError
-from saddles.probe.layouts.layout import PRODUCTS, Layout
-from saddles.probe.measuring import WITHOUT_SPECTRUM, Row, measure_initial, need_heads, to_trajectory
+from saddles.probe.layouts.layout import Layout
+from saddles.probe.measuring import (
+    WITHOUT_SPECTRUM,
+    Metrics,
+    Row,
+    headline,
+    measure_initial,
+    need_heads,
+    to_trajectory,
+)
 from saddles.probe.recording.backends import Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.on_device import DeviceBackend
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
-from saddles.probe.weights.live_model import heads, is_sharded, parameters, state_of
+from saddles.probe.weights.live_model import Reference, heads, is_sharded, parameters, part_of
 from saddles.runtime.threads import spare_cores, torch_pool
 
 WARN_AFTER_S = 1.0
 """Seconds that training may wait in all before a warning says so."""
-
-Reference = torch.nn.Module | Mapping[str, Tensor]
-"""A model, or its state dict."""
-
-Metrics = dict[str, float]
-"""Headline ranks, by the names under which trackers show them."""
 
 
 def record(
@@ -237,7 +238,7 @@ class Recorder:
 
     def _new_reference(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The reference that was given, or the weights as they are now; written to the folder."""
-        reference = now if self._given is None else _part_of(self._given, now)
+        reference = now if self._given is None else part_of(self._given, now)
         self._initial = measure_initial(self.layout, reference.__getitem__, self._pool.map)
         if self._journal is not None:
             self._journal.begin(self.layout, reference, self._initial)
@@ -394,23 +395,3 @@ def _status(kind: type[BaseException] | None) -> Status:
     if issubclass(kind, KeyboardInterrupt):
         return Status(Ending.INTERRUPTED)
     return Status(Ending.FAILED, kind.__name__)
-
-
-def headline(row: Row) -> Metrics:
-    """Ranks of both products, averaged over all heads that have not diverged; effective ranks where spectra are."""
-    metrics = {}
-    for at, product in enumerate(PRODUCTS):
-        for name in (name for name in ("stable_rank", "effective_rank") if f"heads/{name}" in row):
-            values = row[f"heads/{name}"][..., at]
-            values = values[np.isfinite(values)]
-            metrics[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
-    return metrics
-
-
-def _part_of(reference: Reference, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The recorded part of a reference, copied to the CPU."""
-    tensors = state_of(reference)
-    wrong = [name for name, own in like.items() if name not in tensors or tensors[name].shape != own.shape]
-    if wrong:
-        raise SaddlesError(f"`reference` must be the same model; it has no {wrong[0]} of the model's shape.")
-    return {name: tensors[name].detach().to("cpu", copy=True) for name in like}
