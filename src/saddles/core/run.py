@@ -122,12 +122,14 @@ def _finished(folder: Path, record: dict[str, Any]) -> Run:
     if known is not None:
         known.settings(record["size"])  # refuses a size that it does not have
     digests = record.get("digests")
-    for file in [folder / name for name in FILES] if isinstance(digests, dict) else ():  # older runs have none
-        if not file.is_file() or digest(file.read_bytes()) != digests.get(file.relative_to(folder).as_posix()):
-            raise SaddlesError(
-                f"{file} is damaged: it differs from its checksum or is missing. Restore it from a copy, or compute "
-                "the run again with --fresh."
-            )
+    if isinstance(digests, dict):  # older runs have none
+        for name in FILES:
+            file = folder / name
+            if not file.is_file() or digest(file.read_bytes()) != digests.get(Path(name).as_posix()):
+                raise SaddlesError(
+                    f"{file} is damaged: it differs from its checksum or is missing. Restore it from a copy, or "
+                    "compute the run again with --fresh."
+                )
     return Run(folder, record, read_claims(folder / "claims.json"), computed=False)
 
 
