@@ -288,6 +288,7 @@ def test_ctrl_c_waits_for_the_computation_at_work_and_begins_no_other(tmp_path):
             time.sleep(0.05)
     told = log.read_text()
     assert told.count("begun") == told.count("ended") == 1
+    assert "ends after the computation at work" in told
     assert process.returncode in (0, 130, -signal.SIGINT)
 
 

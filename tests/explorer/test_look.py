@@ -43,7 +43,7 @@ def test_a_report_describes_its_figures_and_its_tables(report):
     page = report.read_text()
     assert 'alt="Two dynamics, one curve: the figure of experiment linear/figure-1. Claims: A long sentence' in page
     assert "0.5 ≤ 1, holds" in page
-    assert page.count('scope="col"') == 6
+    assert page.count('scope="col"') == 7
     assert 'class="wide" tabindex="0" role="region" aria-label="claims"' in page
 
 

@@ -64,10 +64,6 @@ class Diagonal(Network):
     def coordinates(self) -> int:
         return self.size
 
-    @property
-    def powers(self) -> np.ndarray:
-        return _spread(self.exponents, self.size)
-
     def output(self, beta: Beta, inputs: Array) -> Array:
         return self.function(beta, inputs)
 
@@ -93,10 +89,6 @@ class LinearDiagonal(Network):
     @property
     def coordinates(self) -> int:
         return self.dim
-
-    @property
-    def powers(self) -> np.ndarray:
-        return _spread(self.exponents, self.dim)
 
     def canonical(self) -> Network:
         return _shared(LinearDiagonal, self.dim)
@@ -144,10 +136,6 @@ class AttentionHead(Network):
     @property
     def coordinates(self) -> int:
         return 2 * self.dim
-
-    @property
-    def powers(self) -> np.ndarray:
-        return _spread(self.exponents, self.coordinates)
 
     @property
     def families(self) -> list[str]:
@@ -334,13 +322,3 @@ class FullHead:
         """The rescaled times of a run without `times`, where several must share them."""
         with on_device(device):
             return common_clock(method, full_problem(self, self.start(task, seed), task, method, seed, precision))
-
-
-def _spread(exponents: ArrayLike, size: int) -> np.ndarray:
-    try:
-        powers = np.broadcast_to(np.asarray(exponents, dtype=float), (size,))
-    except ValueError as error:
-        raise SaddlesError.must_be("exponents", f"one number or {size} of them", exponents) from error
-    if not (powers > 0).all():
-        raise SaddlesError.must_be("exponents", "positive (the paper's are 1)", exponents)
-    return powers

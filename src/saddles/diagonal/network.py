@@ -33,6 +33,7 @@ class Network(ABC):
 
     log_alpha: LogAlpha = None
     weights: Weights = None
+    exponents: ArrayLike = 1.0
 
     @property
     @abstractmethod
@@ -60,7 +61,15 @@ class Network(ABC):
     @property
     def powers(self) -> np.ndarray:
         """The exponents a of the initial scale α^a, one per coordinate."""
-        return np.ones(self.coordinates)
+        try:
+            powers = np.broadcast_to(np.asarray(self.exponents, dtype=float), (self.coordinates,))
+        except ValueError as error:
+            raise SaddlesError.must_be(
+                "exponents", f"one number or {self.coordinates} of them", self.exponents
+            ) from error
+        if not (powers > 0).all():
+            raise SaddlesError.must_be("exponents", "positive (the paper's are 1)", self.exponents)
+        return powers
 
     def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
         """Gaussian inputs of this model's shape."""

@@ -73,7 +73,7 @@ def explore(
         say(f"warning: {host} is not loopback; everyone who reaches this machine can look at these folders")
     app.add_middleware(NoFrames)
     app.on_startup(lambda: say(f"explorer: {url(host, chosen)} (Ctrl-C ends it)"))
-    warm_up = WarmUp(pages[:3])
+    warm_up = WarmUp(pages[:3], say)
     app.on_startup(warm_up.start)
     app.on_shutdown(warm_up.stop)
     versions()  # imported here, by one thread: two that do it at once can meet a half-loaded module
@@ -139,16 +139,19 @@ class WarmUp:
     computation that it is at, and as it is no daemon, Python waits for it.
     """
 
-    def __init__(self, pages: Sequence[Page]) -> None:
-        self.pages, self._stopped = pages, threading.Event()
+    def __init__(self, pages: Sequence[Page], say: Callable[[str], None]) -> None:
+        self.pages, self.say, self._stopped = pages, say, threading.Event()
+        self._thread = threading.Thread(target=self.run)
 
     def start(self) -> None:
         """Begin."""
-        threading.Thread(target=self.run).start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Begin no further computation."""
         self._stopped.set()
+        if self._thread.is_alive():
+            self.say("explorer: ends after the computation at work")
 
     def run(self) -> None:
         """Compute the first view of each page, as a draft and as a whole."""

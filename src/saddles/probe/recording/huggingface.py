@@ -6,7 +6,6 @@ trainer.train()
 """
 
 import copy
-import os
 import warnings
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from saddles.probe.recording.callback import RecordingCallback
-from saddles.probe.recording.recorder import Recorder, Reference
+from saddles.probe.recording.recorder import Recorder
 
 
 class SaddlesCallback(RecordingCallback, TrainerCallback):
@@ -32,16 +31,7 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
         log: whether headline ranks are logged.
     """
 
-    def __init__(
-        self,
-        every: int = 50,
-        out: str | os.PathLike[str] | None = None,
-        modules: bool = False,
-        reference: Reference | None = None,
-        log: bool = True,
-    ) -> None:
-        super().__init__(every, out, modules, reference, log)
-        self._trainer: Trainer | None = None
+    _trainer: Trainer | None = None
 
     def attach(self, trainer: Trainer) -> "SaddlesCallback":
         """Add this callback to a trainer, and log to its trackers.
