@@ -123,7 +123,7 @@ def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
         (["reproduce", "quadratic"], "Unknown lab"),
         (["show", "linear/figure-7"], "Did you mean"),
         (["compare", "nowhere", "taken"], "does not exist"),
-        (["export", "taken", "--to", "csv"], "cannot be read"),
+        (["export", "taken", "--to", "csv"], "holds no stored trajectory"),
         (["dance"], "dance"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",

@@ -1,7 +1,12 @@
 """Folders of runs that were damaged, or that someone else wrote."""
 
+import dataclasses
+import errno
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +98,89 @@ def test_a_size_that_the_experiment_does_not_have_is_refused():
     (folder / "run.json").write_text(json.dumps(facts))
     with pytest.raises(SaddlesError, match=r"`size` must be one of tiny, laptop for toy/decay; got 'enormous'"):
         resume(folder)
+
+
+def test_two_identical_runs_at_once(registered_run):
+    """The second is refused in one sentence, and the first ends well."""
+    first, told = registered_run
+    assert first.record["status"] == "finished"
+    assert told == ["Another process is writing to here. Wait until it ends, or stop it first."]
+    assert not Path("here/.lock").exists()
+
+
+@pytest.fixture
+def registered_run(monkeypatch):
+    told = []
+    real = ROW.claims
+
+    def claims(trajectory, size):
+        with pytest.raises(SaddlesError) as error:
+            resume("here")
+        told.append(str(error.value))
+        return real(trajectory, size)
+
+    row = dataclasses.replace(ROW, claims=claims)
+    monkeypatch.setattr(experiment, "_own", {ROW.name: row})
+    return run_experiment(row, out="here"), told
+
+
+@pytest.mark.parametrize("name", ["figure.png", "figure.svg", "parts", ".lock", "run.json", "trajectory.zarr"])
+def test_resume_does_not_write_through_links(tmp_path, name):
+    toy_experiment.trouble.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(ROW, out="here")
+    outside = tmp_path / "outside"
+    place = Path("here") / name
+    if place.exists():
+        place.rename(outside)
+    elif name.endswith("zarr"):
+        outside.mkdir()
+    else:
+        outside.write_text("years of work")
+    before = {p: p.read_bytes() for p in [outside, *outside.rglob("*")] if p.is_file()}
+    place.symlink_to(outside)
+    with pytest.raises(SaddlesError, match=rf"here/{name} is a link"):
+        resume("here")
+    assert {p: p.read_bytes() for p in [outside, *outside.rglob("*")] if p.is_file()} == before
+
+
+def full(*any, **more):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("moment", ["run", "saddles.core.run.save_drawing", "saddles.core.store.seal",
+                                    "saddles.core.run.write_claims"])  # fmt: skip
+def test_a_full_disk_is_one_sentence_and_the_run_is_resumed(monkeypatch, tmp_path, moment):
+    row = dataclasses.replace(ROW, run=full) if moment == "run" else ROW
+    if moment != "run":
+        monkeypatch.setattr(moment, full)
+    with pytest.raises(SaddlesError, match=r"cannot be written \(No space left on device"):
+        run_experiment(row, out="here")
+    monkeypatch.undo()
+    monkeypatch.setattr(experiment, "_own", {ROW.name: ROW})
+    assert resume(tmp_path / "here").record["status"] == "finished"
+
+
+def test_drafts_of_killed_processes_are_removed(tmp_path):
+    from saddles.runtime.files import new_folder
+
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead, mine = int(gone.stdout), os.getpid()
+    litter, young, other, alive = (
+        tmp_path / name
+        for name in (f".s-{dead}-00000000", f".s-{dead}-00000001", f".t-{dead}-00000002", f".s-{mine}-00000003")
+    )
+    for place in (litter, young, other, alive):
+        place.mkdir()
+        (place / "half").write_text("")
+        os.utime(place, (0, 0))
+    os.utime(young)
+    with new_folder(tmp_path / "s"):
+        pass
+    assert [place.exists() for place in (litter, young, other, alive)] == [False, True, True, True]
+    toy_experiment.trouble.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(ROW, out="here")
+    Path(f"here/.run-{dead}-00000000.json").write_text("{")
+    resume("here")
+    assert sorted(p.name for p in Path("here").iterdir() if p.name.startswith(".")) == []

@@ -1,11 +1,13 @@
 """Stores that someone else wrote, and stores that a disk has damaged."""
 
+import csv
 import json
 import os
 import pickle
 import random
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -13,7 +15,7 @@ from damage import SEED, flip
 
 import saddles
 from saddles.core import codecs
-from saddles.core.store import load, save
+from saddles.core.store import export, load, save
 from saddles.core.trajectory import make_trajectory
 from saddles.errors import SaddlesError
 
@@ -143,3 +145,77 @@ def test_a_store_without_checksums_still_opens(tmp_path):
     (store / ".checksums").unlink()
     xr.testing.assert_identical(load(store), sample())
     assert saddles.load(store).sizes["time"] == 40
+
+
+def external_link(home):
+    with h5py.File(home / "t.nc", "a") as file:
+        file["stolen"] = h5py.ExternalLink(str(home / "secret.h5"), "/numbers")
+
+
+def deep_link(home):
+    with h5py.File(home / "t.nc", "a") as file:
+        inner = file.create_group("a/b")
+        inner["up"] = file["/"]
+        inner["stolen"] = h5py.ExternalLink(str(home / "secret.h5"), "/numbers")
+
+
+def external_storage(home):
+    with h5py.File(home / "t.nc", "a") as file:
+        file.create_dataset("stolen", shape=(3,), dtype="f8", external=[(str(home / "secret.h5"), 0, 24)])
+
+
+def virtual_storage(home):
+    layout = h5py.VirtualLayout(shape=(3,), dtype="f8")
+    layout[:] = h5py.VirtualSource(str(home / "secret.h5"), "numbers", shape=(3,))
+    with h5py.File(home / "t.nc", "a") as file:
+        file.create_virtual_dataset("stolen", layout)
+
+
+@pytest.mark.parametrize("prepare", [external_link, deep_link, external_storage, virtual_storage])
+def test_a_netcdf_file_reads_no_other_file(tmp_path, prepare):
+    with h5py.File(tmp_path / "secret.h5", "w") as secret:
+        secret["numbers"] = np.arange(3.0)
+    export(sample(), tmp_path / "t.nc", "netcdf")
+    assert load(tmp_path / "t.nc").sizes["time"] == 40
+    prepare(tmp_path)
+    with pytest.raises(SaddlesError, match=r"keeps 'stolen' in another file"):
+        load(tmp_path / "t.nc")
+
+
+def test_tables_with_one_name_do_not_overwrite_each_other(tmp_path):
+    whole = xr.DataTree.from_dict({
+        "/": xr.Dataset({"x": (("a", "b"), np.ones((2, 2)))}, attrs={"schema": 1}),
+        "/a": xr.Dataset({"y": (("c/d",), np.zeros(2)), "z": (("c_d",), np.ones(2))}),
+        "/a-b": xr.Dataset({"v": ((), 1.0)}),
+    })  # fmt: skip
+    files = export(whole, tmp_path / "t.csv", "csv")
+    assert len({*files}) == len(files) == len(list(tmp_path.iterdir())) == 5
+    text = "".join(file.read_text() for file in files)
+    assert all(f"{name}\n" in text for name in "xyzv")
+
+
+def test_a_spreadsheet_computes_nothing(tmp_path):
+    cells = ["=HYPERLINK(1)", "+1", "@SUM(A1)", "-2+3", "plain"]
+    data = xr.Dataset({"=evil": ("kind", cells), "number": ("kind", [-1.0, 2.0, 3.0, 4.0, 5.0])}, {"kind": cells})
+    table, _ = export(data, tmp_path / "t.csv", "csv")
+    rows = list(csv.reader(table.read_text().splitlines()))
+    assert rows[0] == ["kind", "'=evil", "number"]
+    assert rows[1] == ["'=HYPERLINK(1)", "'=HYPERLINK(1)", "-1.0"]
+    assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
+
+
+def test_a_folder_without_a_trajectory_is_not_searched(tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    monkeypatch.setattr(os, "walk", lambda *any, **more: pytest.fail("walked the disk"))
+    monkeypatch.setattr("pathlib.Path.rglob", lambda *any: pytest.fail("walked the disk"))
+    for place in (tmp_path, "/"):
+        with pytest.raises(SaddlesError, match="holds no stored trajectory"):
+            load(place)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".zarr", "a\x00b"])
+def test_names_that_no_file_can_have_are_one_sentence(tmp_path, name):
+    with pytest.raises(SaddlesError):
+        load(tmp_path / name)
+    with pytest.raises(SaddlesError):
+        save(sample(), tmp_path / name)

@@ -1,8 +1,11 @@
 """Sweeps over damaged files."""
 
+import dataclasses
+import itertools
 import json
 import os
 import random
+import time
 
 import grid_experiment
 import pytest
@@ -13,6 +16,7 @@ from saddles.core import experiment
 from saddles.core.store import load
 from saddles.errors import SaddlesError
 from saddles.sweeps.api import sweep
+from saddles.sweeps.grid import read_grid
 
 GRID = {"rate": [0.5, 1.0, 2.0], "points": [3, 5]}
 
@@ -101,3 +105,80 @@ def test_an_older_sweep_without_checksums_is_resumed():
     flip(file, random.Random(SEED))
     with pytest.raises(SaddlesError, match="is damaged"):
         load(folder)
+
+
+@pytest.mark.parametrize("words", [
+    ["--seeds", "1000000000"], ["--grid", "rate=0:1:1000000000"], ["--grid", "rate=log:1:2:1000000000"],
+    ["--grid", "rate=0:1:2000", "--grid", "wait=0:1:2000"],
+])  # fmt: skip
+def test_endless_grids_are_counted_first(words):
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    grid = [word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "--grid"]
+    began = time.perf_counter()
+    with pytest.raises(SaddlesError, match=r"at most 1,000,000 cells; got (4,000,000|1,000,000,000)"):
+        read_grid(grid_experiment.ROW, "tiny", grid, seeds=options.get("--seeds"))
+    assert time.perf_counter() - began < 5
+
+
+def test_endless_values_of_the_function_are_counted_too():
+    for values, seeds in (({"rate": itertools.count()}, None), ({"rate": range(10**9)}, None), ({}, range(10**9))):
+        with pytest.raises(SaddlesError, match=r"at most 1,000,000 cells"):
+            sweep(grid_experiment.ROW, values, seeds=seeds, out="s", on="serial")
+    assert not os.path.exists("s")
+
+
+def surrogate(settings, context):
+    raise RuntimeError("half a character: \ud800")
+
+
+def test_an_error_text_that_is_not_utf8_is_kept_and_the_sweep_goes_on():
+    row = dataclasses.replace(grid_experiment.ROW, run=surrogate)
+    done = sweep(row, {"rate": [1.0, 2.0]}, out="s", on="serial")
+    assert [text for text, _ in done.errors] == [r"RuntimeError: half a character: \ud800"]
+    assert done.facts["status"] == "finished"
+    again = sweep(grid_experiment.ROW, resume="s", on="serial", retry=True)
+    assert not again.failed
+
+
+def test_a_sweep_with_a_setting_that_is_not_a_number_is_resumed():
+    done = sweep(grid_experiment.ROW, {"rate": [1.0, 2.0]}, changes={"wait": 0.0, "levels": [float("nan")]},
+                 out="s", on="serial")  # fmt: skip
+    assert not done.failed
+    assert len(sweep(grid_experiment.ROW, resume="s", on="serial", retry=True).rows) == 2
+    nan = sweep(grid_experiment.ROW, {"levels": [[1.0], [float("nan")]]}, out="t", on="serial")
+    assert len(nan.rows) == len(sweep(grid_experiment.ROW, resume="t", on="serial").rows) == 2
+
+
+WRONG = [
+    ("grid", {"rate": 3}), ("grid", []), ("seeds", [1.5, 2]), ("seeds", "12"), ("zipped", "no"), ("cells", 3),
+    ("cells", -1), ("settings", None), ("versions", []), ("size", 7), ("status", None), ("wall_time_s", "long"),
+    ("experiment", ["toy/grid"]), ("size", "enormous"), ("grid", {"rate": [[[1]]]}), ("settings", {"rate": "fast"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_wrong_types_in_sweep_json_are_one_sentence(key, value):
+    folder = made().folder
+    facts = json.loads((folder / "sweep.json").read_text()) | {"status": "interrupted"} | {key: value}
+    del facts["check"]
+    (folder / "sweep.json").write_text(json.dumps(facts))
+    with pytest.raises(SaddlesError) as told:
+        sweep(resume=folder, on="serial")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("line", [
+    "[]", "7", "{}", '{"cell": 1}', "[" * 100_000, "\x00", '{"cell": 99}', '{"cell": "1"}', '{"cell": -1}',
+    '{"sizes": {"time": "x"}}', '{"status": "perhaps"}', '{"seconds": null}',
+])  # fmt: skip
+def test_wrong_lines_in_cells_are_one_sentence(line):
+    folder = made().folder
+    first = json.loads((folder / "cells.jsonl").read_text().splitlines()[0])
+    del first["check"]
+    try:
+        changed = json.dumps(first | json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        changed = line
+    (folder / "cells.jsonl").write_text((line if line in ("{}", '{"cell": 1}') else changed) + "\n")
+    with pytest.raises(SaddlesError, match=r"cells\.jsonl, line 1"):
+        sweep(resume=folder, on="serial")

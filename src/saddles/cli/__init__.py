@@ -3,6 +3,8 @@
 Modules that compute are imported inside the commands, so that `saddles --help` and `saddles list` stay fast.
 """
 
+import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from saddles.cli.models import inspect, lora
-from saddles.cli.terminal import complain, err, interrupted, note, out, plain_table, say
+from saddles.cli.terminal import complain, err, interrupted, note, out, plain_table, report_bug, say, shortened
 from saddles.errors import SaddlesError
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ DataOption = Annotated[Path | None, typer.Option("--data", help="folder with dat
 
 def main() -> None:
     """Entry point of the `saddles` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name on disk may hold bytes that are no text
+            stream.reconfigure(errors="backslashreplace")
     raise SystemExit(_guarded(lambda: app(standalone_mode=False) or 0))
 
 
@@ -55,10 +60,20 @@ def _guarded(work: Callable[[], int]) -> int:
         return 130
     except typer.Abort:
         return 130
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        complain(
+            f"{shortened(where)}{error.strerror or error}. Check the name, the permissions and the room on the disk."
+        )
+        return 2
+    except MemoryError:
+        complain("There is not enough memory. Take a smaller size, or fewer workers.")
+        return 2
     except Exception as error:
         usage = getattr(error, "format_message", None)  # click's errors about arguments have it
         if usage is None:
-            raise
+            report_bug(error)
+            return 3
         complain(f"{usage()} Try --help.")
         return 2
 

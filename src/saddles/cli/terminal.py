@@ -1,12 +1,17 @@
 """Where commands print, and what they print when they are interrupted."""
 
 import shlex
+import sys
+import tempfile
+import traceback
 from collections.abc import Container
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+import saddles
 
 out = Console(emoji=False)  # or c=a:b:3, as a user may write it, would show an emoji
 err = Console(emoji=False, stderr=True)
@@ -25,6 +30,29 @@ def note(text: str) -> None:
 def complain(text: str) -> None:
     """A line about what went wrong."""
     err.print(f"[red]saddles:[/red] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def shortened(text: str, most: int = 120) -> str:
+    """Text without its middle, where it is long."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
+
+
+def report_bug(error: Exception) -> None:
+    """Say that something unforeseen is our mistake, and put what a developer needs into a file."""
+    words = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="saddles-bug-", suffix=".txt", encoding="utf-8", errors="backslashreplace", delete=False
+        ) as file:
+            file.write(f"saddles {saddles.__version__}, Python {sys.version}\n\n{words}")
+    except OSError:  # no room even for this
+        note(words)
+        complain("This is a bug in saddles. Please report it with the lines above.")
+        return
+    first = next(iter(str(error).splitlines()), "")
+    complain(
+        f"This is a bug in saddles ({type(error).__name__}: {shortened(first)}). Please report it with {file.name}."
+    )
 
 
 def plain_table(*columns: str, right: Container[str] = ()) -> Table:

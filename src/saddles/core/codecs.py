@@ -1,12 +1,10 @@
 """What a Zarr store may ask its reader to run: only codecs that turn bytes into numbers and text, never a pickle.
 
 The arrays are judged as they are opened, from consolidated metadata where there is any: what the arrays say of
-themselves can differ from it. A store is also refused if it has links inside: they can lead out of the folder that
-was named, and hide what they lead to.
+themselves can differ from it.
 """
 
 import importlib.metadata
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,17 +62,6 @@ def _check_numcodecs() -> None:
             f"numcodecs {found} opens pickles, which is not safe for files of others. Install {needed} or newer: "
             f"pip install 'numcodecs>={needed}'."
         )
-
-
-def refuse_links(store: Path) -> None:
-    """Refuse a folder with links inside."""
-    for folder, below, files in os.walk(store):
-        for name in (*below, *files):
-            if os.path.islink(os.path.join(folder, name)):
-                raise SaddlesError(
-                    f"{os.path.join(folder, name)} is a link, and a stored trajectory may not have links inside. "
-                    "Put the file or folder itself there."
-                )
 
 
 def _codecs(facts: object) -> Iterator[str]:

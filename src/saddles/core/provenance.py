@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import os
 import platform
+import re
 
 import numpy as np
 
@@ -65,8 +66,8 @@ def machine() -> dict[str, str | int | float | None]:
 def describe(thing: object) -> str:
     """Write a frozen object as `Name(field=value, ...)`, arrays by their shape."""
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        plain = type(thing).__repr__ is object.__repr__  # its repr is an address, which differs from run to run
-        return f"{type(thing).__name__}()" if plain else repr(thing)
+        plain = type(thing).__repr__ is object.__repr__  # its repr is nothing but an address
+        return f"{type(thing).__name__}()" if plain else _repr(thing)
     shown = [f"{field.name}={_value(getattr(thing, field.name))}" for field in dataclasses.fields(thing) if field.repr]
     return f"{type(thing).__name__}({', '.join(shown)})"
 
@@ -78,4 +79,9 @@ def _value(value: object) -> str:
         return repr(value.tolist())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return describe(value)
-    return repr(value)
+    return _repr(value)
+
+
+def _repr(value: object) -> str:
+    """The repr without addresses, which differ from run to run: <function f>, not <function f at 0x7f…>."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))

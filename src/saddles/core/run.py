@@ -7,6 +7,7 @@ DIR/claims.json       the verdicts
 DIR/figure.png, .svg  the figure
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -29,7 +30,7 @@ from saddles.core.trajectory import SCHEMA, Trajectory
 from saddles.errors import SaddlesError
 from saddles.runtime.checksums import NAME as CHECKSUMS
 from saddles.runtime.checksums import digest
-from saddles.runtime.files import explained
+from saddles.runtime.files import FULL, explained, hold, new_path, refuse_links
 from saddles.runtime.records import Types, read_record, write_record
 
 RECORD: Types = {
@@ -122,8 +123,10 @@ def _finished(folder: Path, record: dict[str, Any]) -> Run:
     if known is not None:
         known.settings(record["size"])  # refuses a size that it does not have
     digests = record.get("digests")
-    for file in [folder / name for name in FILES] if isinstance(digests, dict) else ():  # older runs have none
-        if not file.is_file() or digest(file.read_bytes()) != digests.get(file.relative_to(folder).as_posix()):
+    known_digests: dict[str, Any] = digests if isinstance(digests, dict) else {}
+    for name in FILES if known_digests else ():  # older runs have none
+        file = folder / name
+        if not file.is_file() or digest(file.read_bytes()) != known_digests.get(name):
             raise SaddlesError(
                 f"{file} is damaged: it differs from its checksum or is missing. Restore it from a copy, or compute "
                 "the run again with --fresh."
@@ -181,8 +184,19 @@ def _carry_out(row: Experiment[S], size: str, seed: int, settings: S, folder: Pa
     if not _first_process():
         row.run(settings, context)
         return Run(folder, {}, [], computed=True)
-    with explained(folder, "Choose another --out, or make room"):
-        parts.mkdir(parents=True, exist_ok=True)
+    hint = "Choose another --out, or make room"
+    with explained(folder, hint):
+        folder.mkdir(parents=True, exist_ok=True)
+    refuse_links(folder, "the folder of a run")
+    with hold(folder, keep=False), explained(folder, hint, only=FULL):
+        done = _record(folder)
+        if done is not None and Status.parse(done["status"]).ok:  # another process was faster
+            return _finished(folder, done)
+        parts.mkdir(exist_ok=True)
+        return _compute(row, size, seed, settings, folder, context)
+
+
+def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path, context: Context) -> Run:
     before = _record(folder) or {}
     record: dict[str, Any] = {
         "experiment": row.name,
@@ -213,13 +227,14 @@ def _carry_out(row: Experiment[S], size: str, seed: int, settings: S, folder: Pa
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
-        write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
+        with contextlib.suppress(OSError):  # on a full disk the first error is the one to show
+            write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
         raise
     digests = {name: digest((folder / name).read_bytes()) for name in FILES}
     record |= {"status": str(FINISHED), "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
     record |= {"digests": digests}
     write_record(folder / "run.json", record)
-    shutil.rmtree(parts, ignore_errors=True)
+    shutil.rmtree(folder / "parts", ignore_errors=True)
     return Run(folder, record, claims, computed=True)
 
 
@@ -228,10 +243,19 @@ def _write_results(
 ) -> None:
     shutil.rmtree(folder / "trajectory.zarr", ignore_errors=True)
     save(trajectory, folder / "trajectory.zarr")
-    drawing = figure(trajectory)
-    drawing.savefig(folder / "figure.png", dpi=160)
-    drawing.savefig(folder / "figure.svg", metadata={"Date": None})
-    write_claims(claims, folder / "claims.json")
+    with explained(folder, "Make room, then resume with --resume"):
+        save_drawing(figure(trajectory), folder / "figure")
+        write_claims(claims, folder / "claims.json")
+
+
+def save_drawing(drawing: Drawing, place: Path, dpi: int = 160) -> None:
+    """Write a figure as place.png and place.svg; the same figure gives the same bytes."""
+    import matplotlib as mpl
+
+    with new_path(place.with_suffix(".png")) as draft:
+        drawing.savefig(draft, dpi=dpi)
+    with new_path(place.with_suffix(".svg")) as draft, mpl.rc_context({"svg.hashsalt": "saddles"}):
+        drawing.savefig(draft, metadata={"Date": None})  # without the salt, every identifier in it is random
 
 
 def _store(parts: Path) -> Part:

@@ -4,25 +4,38 @@ Stored as Zarr format 2, which holds text coordinates without a warning (format 
 that `xarray.open_zarr` reads it where this package is not installed.
 """
 
-import json
+import itertools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from saddles.core.codecs import check_store, refuse_links
+from saddles.core.codecs import check_store
 from saddles.core.trajectory import SCHEMA
 from saddles.errors import SaddlesError, shown
 from saddles.runtime.checksums import damaged, seal
-from saddles.runtime.files import explained, new_folder, refuse_existing
+from saddles.runtime.files import (
+    explained,
+    new_file,
+    new_folder,
+    new_path,
+    refuse_existing,
+    refuse_links,
+    write_json,
+)  # fmt: skip
+
+MARKS = (".zgroup", ".zmetadata", "zarr.json")
+"""Files of which a Zarr folder has at least one."""
 
 
 def save(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str]) -> Path:
     """Write a trajectory to a Zarr folder that does not exist yet, all or nothing."""
     target = Path(path)
-    refuse_existing(target, "Saving never overwrites: choose another name, or remove it first")
+    with explained(target):
+        refuse_existing(target, "Saving never overwrites: choose another name, or remove it first")
     write_zarr(trajectory, target)
     return target
 
@@ -42,12 +55,15 @@ def load(path: str | os.PathLike[str]) -> Any:
     source = Path(path)
     if (source / "trajectory.zarr").is_dir():
         source = source / "trajectory.zarr"
-    if not source.exists():
+    if not os.path.exists(source):  # unlike Path.exists, false for a name that is too long
         raise SaddlesError(f"{path} does not exist. Give a run's folder or a .zarr folder; finished runs are in runs/.")
     try:
         if source.is_file():
+            _refuse_outside(source)
             stored = xr.DataTree(xr.load_dataset(source, engine="h5netcdf"))
         else:
+            if not any((source / mark).is_file() for mark in MARKS):
+                raise SaddlesError(f"{path} holds no stored trajectory. Give a run's folder or a .zarr folder.")
             refuse_links(source)
             _refuse_damage(source)
             listed = check_store(source)
@@ -85,6 +101,38 @@ def _refuse_damage(source: Path) -> None:
     raise SaddlesError(f"{source} is damaged: {bad[0]}{others} differs from its checksum or is missing. {again}.")
 
 
+def _refuse_outside(file: Path) -> None:
+    """Refuse a NetCDF file that would read others: links to other files, and arrays that are stored elsewhere."""
+    import h5py
+
+    with h5py.File(file, "r") as whole:
+        todo: list[h5py.Group] = [whole]
+        seen = set()
+        while todo:
+            group = todo.pop()
+            if group.id in seen:  # a group may hold itself
+                continue
+            seen.add(group.id)
+            for name in group:
+                link = group.get(name, getlink=True)
+                if isinstance(link, h5py.ExternalLink):
+                    raise _outside(file, str(name))
+                if isinstance(link, h5py.SoftLink):  # leads to what is met by its own name, or nowhere
+                    continue
+                thing = group[name]
+                if isinstance(thing, h5py.Group):
+                    todo.append(thing)
+                elif isinstance(thing, h5py.Dataset) and (thing.external or thing.is_virtual):
+                    raise _outside(file, str(name))
+
+
+def _outside(file: Path, name: str) -> SaddlesError:
+    return SaddlesError(
+        f"{file} keeps {shown(name)} in another file, and is not read. Copy the data into one file, for instance with "
+        "`saddles export`."
+    )
+
+
 def _first_line(error: BaseException) -> str:
     return shown(next(iter(str(error).splitlines()), "") or type(error).__name__).strip("'\"")
 
@@ -120,32 +168,49 @@ def export(trajectory: Any, path: str | os.PathLike[str], to: str) -> list[Path]
     target = Path(path)
     if to not in ("csv", "netcdf"):
         raise SaddlesError.must_be("to", "'csv' or 'netcdf'", to)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if to == "netcdf":
-        refuse_existing(target)
-        trajectory.to_netcdf(target, engine="h5netcdf")
-        return [target]
-    groups = _groups(trajectory)
-    plans: list[tuple[Path, xr.Dataset, list[Any]]] = []
+    with explained(target, "Choose another --out, or make room"):
+        if to == "netcdf":
+            refuse_existing(target)
+            with new_path(target) as draft:
+                trajectory.to_netcdf(draft, engine="h5netcdf")
+            return [target]
+        return _write_tables(_groups(trajectory), target)
+
+
+def _write_tables(groups: dict[tuple[str, ...], xr.Dataset], target: Path) -> list[Path]:
+    plans: dict[Path, xr.Dataset] = {}
     for prefix, data in groups.items():
         shapes: dict[tuple[Any, ...], list[Any]] = {}
         for name, variable in data.data_vars.items():
             shapes.setdefault(variable.dims, []).append(name)
         for dims, names in shapes.items():
-            suffix = "-".join([*prefix, *(str(d) for d in dims)]) or "scalars"
-            plans.append((target.with_name(f"{target.stem}-{suffix}.csv"), data, names))
+            suffix = re.sub(r"[/\\\0]", "_", "-".join([*prefix, *(str(d) for d in dims)])) or "scalars"
+            # A group `a` with the axis `b` and the axes `a`, `b` of the root would have one name.
+            numbered = (f"-{k}" if k > 1 else "" for k in itertools.count(1))
+            files = (target.with_name(f"{target.stem}-{suffix}{number}.csv") for number in numbered)
+            plans[next(file for file in files if file not in plans)] = data[names]
     notes = target.with_name(f"{target.stem}-attributes.json")
-    for file in [notes, *(plan[0] for plan in plans)]:
+    for file in [notes, *plans]:
         refuse_existing(file)
-    for file, data, names in plans:
-        _write_table(data[names], file)
-    notes.write_text(json.dumps({"/".join(k) or "/": dict(g.attrs) for k, g in groups.items()}, indent=2) + "\n")
-    return [*(plan[0] for plan in plans), notes]
+    for file, data in plans.items():
+        _write_table(data, file)
+    write_json(notes, {"/".join(k) or "/": dict(g.attrs) for k, g in groups.items()})
+    return [*plans, notes]
 
 
 def _write_table(data: xr.Dataset, file: Path) -> None:
-    frame = data.to_dataframe() if data.sizes else data.expand_dims("row").to_dataframe()
-    frame.to_csv(file)
+    frame = (data.to_dataframe() if data.sizes else data.expand_dims("row").to_dataframe()).reset_index()
+    for name in frame.columns:
+        if frame[name].dtype.kind not in "fiubcmM":
+            frame[name] = frame[name].map(_harmless)
+    frame.columns = [_harmless(name) for name in frame.columns]
+    with new_file(file) as stream:
+        frame.to_csv(stream, index=False)
+
+
+def _harmless(cell: object) -> object:
+    """Text that a spreadsheet does not take for a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def _groups(trajectory: Any) -> dict[tuple[str, ...], xr.Dataset]:

@@ -1,6 +1,5 @@
 """One page and its figures for a recorded or inspected training run."""
 
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,10 +9,12 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from saddles.core.provenance import machine
+from saddles.core.run import save_drawing
 from saddles.figures import probe as figures
 from saddles.measures.growth import rank_growth
-from saddles.report.page import fact_list, html_page, picture, scrolled, text
-from saddles.runtime.files import write_text
+from saddles.report.html import Html, join, tag
+from saddles.report.page import fact_list, html_page, picture, scrolled
+from saddles.runtime.files import explained, write_text
 
 HEADING = "saddles: rank growth over a series of checkpoints"
 
@@ -44,23 +45,19 @@ FIGURES: dict[str, tuple[Callable[[xr.DataTree], Figure], str, str]] = {
 
 def write_inspection(tree: xr.DataTree, folder: Path) -> Path:
     """Write folder/report.html and each figure as PNG and SVG; returns the page."""
-    parts = [f"<h1>{text(HEADING)}</h1>", f'<p class="soft">{text(_summary(tree))}</p>']
+    parts = [tag("h1", HEADING), tag("p", _summary(tree), class_="soft")]
     notes = json.loads(tree.attrs.get("notes", "[]"))
     if notes:
-        parts.append(f"<h2>About the series</h2><ul>{''.join(f'<li>{text(note)}</li>' for note in notes)}</ul>")
-    parts += ["<h2>One rank at a time?</h2>", *(f"<p>{text(line)}</p>" for line in growth_sentences(tree))]
-    parts += ["<h2>Ranks by layer, last step</h2>", _layers(tree)]
+        parts += [tag("h2", "About the series"), tag("ul", *(tag("li", note) for note in notes))]
+    parts += [tag("h2", "One rank at a time?"), *(tag("p", line) for line in growth_sentences(tree))]
+    parts += [tag("h2", "Ranks by layer, last step"), _layers(tree)]
     for name, (draw, title, words) in FIGURES.items():
         if name == "matrices" and not tree["modules"].data_vars:
             continue
-        parts += [
-            f"<h2>{text(title)}</h2>",
-            f"<p>{text(words)}</p>",
-            _draw(draw(tree), folder / name, f"{title}. {words}"),
-        ]
+        parts += [tag("h2", title), tag("p", words), _draw(draw(tree), folder / name, f"{title}. {words}")]
     if tree["modules"].data_vars:
-        parts += ["<h2>Matrices, last step</h2>", _modules(tree)]
-    parts += ["<h2>Skipped</h2>", _skipped(tree), "<h2>Provenance</h2>", fact_list(_facts(tree))]
+        parts += [tag("h2", "Matrices, last step"), _modules(tree)]
+    parts += [tag("h2", "Skipped"), _skipped(tree), tag("h2", "Provenance"), fact_list(_facts(tree))]
     page = folder / "report.html"
     write_text(page, html_page(HEADING, parts))
     return page
@@ -99,15 +96,13 @@ def _summary(tree: xr.DataTree) -> str:
     )
 
 
-def _draw(figure: Figure, file: Path, title: str) -> str:
-    figure.savefig(file.with_suffix(".svg"), metadata={"Date": None})
-    held = io.BytesIO()
-    figure.savefig(held, format="png", dpi=130)
-    file.with_suffix(".png").write_bytes(held.getvalue())
-    return picture(held.getvalue(), title)
+def _draw(figure: Figure, file: Path, title: str) -> Html:
+    with explained(file):
+        save_drawing(figure, file, dpi=130)
+    return picture(file.with_suffix(".png").read_bytes(), title)
 
 
-def _layers(tree: xr.DataTree) -> str:
+def _layers(tree: xr.DataTree) -> Html:
     heads = tree["heads"].to_dataset()
     last = heads.isel(time=-1)
     rows = []
@@ -126,7 +121,7 @@ def _layers(tree: xr.DataTree) -> str:
     return _table(names, rows, numbers=4)
 
 
-def _modules(tree: xr.DataTree, count: int = 60) -> str:
+def _modules(tree: xr.DataTree, count: int = 60) -> Html:
     last = tree["modules"].to_dataset().isel(time=-1)
     order = np.argsort(-last["frobenius_norm"].values, kind="stable")
     rows = [
@@ -139,27 +134,25 @@ def _modules(tree: xr.DataTree, count: int = 60) -> str:
         for i in order[:count]
     ]
     names = ["matrix", "‖ΔW‖", "stable rank", "effective rank", "rank at 90 %", "rank at 99 %", "rounding, σ₁"]
-    more = f'<p class="soft">and {len(order) - count} more in trajectory.zarr</p>' if len(order) > count else ""
-    return _table(names, rows, numbers=6) + more
+    more = [tag("p", f"and {len(order) - count} more in trajectory.zarr", class_="soft")] * (len(order) > count)
+    return join([_table(names, rows, numbers=6), *more])
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> str:
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> Html:
     """A table whose last `numbers` columns are numbers."""
-    marks = [""] * (len(names) - numbers) + [' class="number"'] * numbers
-    head = "".join(f'<th scope="col"{m}>{text(name)}</th>' for m, name in zip(marks, names, strict=True))
-    lines = ["".join(f"<td{m}>{text(cell)}</td>" for m, cell in zip(marks, row, strict=True)) for row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return scrolled(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", names[0])
+    marks = [None] * (len(names) - numbers) + ["number"] * numbers
+    head = [tag("th", name, scope="col", class_=mark) for mark, name in zip(marks, names, strict=True)]
+    lines = [tag("tr", *(tag("td", cell, class_=m) for m, cell in zip(marks, row, strict=True))) for row in rows]
+    return scrolled(tag("table", tag("thead", tag("tr", *head)), tag("tbody", *lines)), names[0])
 
 
-def _skipped(tree: xr.DataTree) -> str:
+def _skipped(tree: xr.DataTree) -> Html:
     reasons: dict[str, list[str]] = {}
     for name, reason in json.loads(tree.attrs.get("skipped", "[]")):
         reasons.setdefault(reason, []).append(name)
     if not reasons:
-        return "<p>Nothing.</p>"
-    rows = [f"<li>{len(names)}: {text(reason)} ({text(names[0])})</li>" for reason, names in reasons.items()]
-    return f"<ul>{''.join(rows)}</ul>"
+        return tag("p", "Nothing.")
+    return tag("ul", *(tag("li", f"{len(names)}: {reason} ({names[0]})") for reason, names in reasons.items()))
 
 
 def _facts(tree: xr.DataTree) -> dict[str, object]:

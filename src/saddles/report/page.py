@@ -1,13 +1,14 @@
 """One self-contained HTML page: no script, no network, readable on a phone, in print and in the dark."""
 
 import base64
-import html
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from saddles.core.claim import Claim
+from saddles.report.html import Html, join, tag
 from saddles.report.look import BASE, DARK, LIGHT, variables
 from saddles.runtime.files import write_text
 
@@ -42,6 +43,10 @@ table.claims th:nth-child(2) { width: 44%; }
 """
 )
 
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; img-src data:; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
+"""Nothing but pictures inside the page and its one style sheet."""
+
 _SIGNS = {"<=": "≤", ">=": "≥"}
 _MARKS = {
     "holds": "✓ holds",
@@ -66,30 +71,32 @@ class Section:
 def write_page(sections: Sequence[Section], file: Path, heading: str, facts: Mapping[str, object]) -> None:
     """Write the page again, all or nothing."""
     body = [
-        f"<h1>{text(heading)}</h1>",
-        f'<p class="soft">{text(_summary(sections))}</p>',
+        tag("h1", heading),
+        tag("p", _summary(sections), class_="soft"),
         _overview(sections),
         *(_section(section) for section in sections),
-        f"<h2>Machine and versions</h2>{fact_list(facts)}",
+        tag("h2", "Machine and versions") + fact_list(facts),
     ]
     write_text(file, html_page(heading, body))
 
 
-def html_page(heading: str, body: Sequence[str]) -> str:
-    """A whole page around its parts, in the common look."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(heading)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(body)
-        + "\n</main>\n</body>\n</html>\n"
-    )
+def html_page(heading: str, body: Sequence[Html]) -> str:
+    """A whole page around its parts, in the common look; a browser runs no script in it and fetches nothing."""
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", heading),
+        tag("style", Html(_STYLE)),
+    ]
+    main = tag("body", "\n", tag("main", "\n", join(body, "\n"), "\n"), "\n")
+    whole = tag("html", "\n", tag("head", "\n", join(head, "\n"), "\n"), "\n", main, "\n", lang="en")
+    return join([Html("<!doctype html>"), whole, ""], "\n")
 
 
-def picture(png: bytes, description: str) -> str:
+def picture(png: bytes, description: str) -> Html:
     """A figure inside the page, with a description for those who do not see it."""
-    data = base64.b64encode(png).decode()
-    return f'<figure><img alt="{text(description)}" src="data:image/png;base64,{data}"></figure>'
+    return tag("figure", tag("img", alt=description, src=f"data:image/png;base64,{base64.b64encode(png).decode()}"))
 
 
 def _summary(sections: Sequence[Section]) -> str:
@@ -103,30 +110,34 @@ def _summary(sections: Sequence[Section]) -> str:
     )
 
 
-def _overview(sections: Sequence[Section]) -> str:
+def _overview(sections: Sequence[Section]) -> Html:
     rows = []
     for section in sections:
-        link = f'<a href="#{_anchor(section)}">{text(section.name)}</a>'
+        name = tag("td", tag("a", section.name, href=f"#{_anchor(section)}"))
         if not section.record:
-            rows.append(f'<tr><td>{link}</td><td colspan="6" class="soft">{text(section.waiting)}</td></tr>')
+            rows.append(tag("tr", name, tag("td", section.waiting, colspan=6, class_="soft")))
         for claim in section.claims:
-            reason = f'<br><span class="soft">{text(claim.reason)}</span>' if claim.reason else ""
-            rows.append(
-                f'<tr><td>{link}</td><td>{text(claim.claim)}{reason}</td><td data-name="where">{text(claim.where)}</td>'
-                f'<td class="number" data-name="worst value">{_compared(claim)}</td>'
-                f'<td class="number" data-name="null">{"" if claim.null is None else f"{claim.null:.4g}"}</td>'
-                f'<td class="number" data-name="spread, seeds">{claim.spread:.2g}, {claim.seeds}</td>'
-                f'<td class="verdict {claim.verdict}">{_MARKS[claim.verdict]}</td></tr>'
-            )
+            reason = tag("br") + tag("span", claim.reason, class_="soft") if claim.reason else ""
+            null = "" if claim.null is None else f"{claim.null:.4g}"
+            cells = [
+                name,
+                tag("td", claim.claim, reason),
+                tag("td", claim.where, data_name="where"),
+                tag("td", _compared(claim), class_="number", data_name="worst value"),
+                tag("td", null, class_="number", data_name="null"),
+                tag("td", f"{claim.spread:.2g}, {claim.seeds}", class_="number", data_name="spread, seeds"),
+                tag("td", _MARKS[claim.verdict], class_=f"verdict {claim.verdict}"),
+            ]
+            rows.append(tag("tr", *cells))
     names = ("experiment", "claim", "where", "worst value, threshold", "null", "spread, seeds", "verdict")
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    table = f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    return f"<h2>Claims</h2>\n{scrolled(table, 'claims')}"
+    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in names)))
+    table = tag("table", head, tag("tbody", *rows), class_="claims")
+    return join([tag("h2", "Claims"), scrolled(table, "claims")], "\n")
 
 
-def scrolled(table: str, label: str) -> str:
+def scrolled(table: Html, label: str) -> Html:
     """A table that scrolls inside the page, by keyboard too."""
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{text(label)}">{table}</div>'
+    return tag("div", table, class_="wide", tabindex=0, role="region", aria_label=label)
 
 
 def _compared(claim: Claim) -> str:
@@ -139,34 +150,28 @@ def _described(section: Section) -> str:
     return f"{section.title}: the figure of experiment {section.name}." + (f" Claims: {verdicts}." if verdicts else "")
 
 
-def _section(section: Section) -> str:
-    parts = [f'<h2 id="{_anchor(section)}">{text(section.name)}</h2>', f"<p>{text(section.title)}</p>"]
+def _section(section: Section) -> Html:
+    parts = [tag("h2", section.name, id=_anchor(section)), tag("p", section.title)]
     if section.record is None:
-        return "\n".join([*parts, f'<p class="soft">{text(section.waiting)}</p>'])
+        return join([*parts, tag("p", section.waiting, class_="soft")], "\n")
     record = section.record
     spent = _duration(float(record["wall_time_s"]))
-    parts.append(f'<p class="soft">size {text(record["size"])}, seed {record["seed"]}, {spent}</p>')
+    parts.append(tag("p", f"size {record['size']}, seed {record['seed']}, {spent}", class_="soft"))
     if section.figure is not None:
         parts.append(picture(section.figure.read_bytes(), _described(section)))
     command = f"saddles run {section.name} --size {record['size']} --seed {record['seed']}"
-    parts.append(f"<p><code>{text(command)}</code></p>")
-    parts.append(f"<details><summary>settings</summary>{fact_list(record['settings'])}</details>")
-    return "\n".join(parts)
+    parts.append(tag("p", tag("code", command)))
+    parts.append(tag("details", tag("summary", "settings"), fact_list(record["settings"])))
+    return join(parts, "\n")
 
 
-def fact_list(facts: Mapping[str, object]) -> str:
+def fact_list(facts: Mapping[str, object]) -> Html:
     """Names and values in two columns."""
-    rows = "".join(f"<dt>{text(key)}</dt><dd>{text(value)}</dd>" for key, value in facts.items())
-    return f"<dl>{rows}</dl>"
+    return tag("dl", *(tag("dt", key) + tag("dd", value) for key, value in facts.items()))
 
 
 def _anchor(section: Section) -> str:
     return section.name.replace("/", "-")
-
-
-def text(value: object) -> str:
-    """A value as text that is safe in HTML."""
-    return html.escape(str(value), quote=True)
 
 
 def _duration(seconds: float) -> str:

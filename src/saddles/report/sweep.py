@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from saddles.core.run import save_drawing
 from saddles.core.status import Status
 from saddles.figures.sweep import claim_text, claims_over_grid
+from saddles.runtime.files import explained
 from saddles.sweeps.api import Sweep
 
 SHOWN = 3
@@ -57,7 +59,6 @@ def write_figure(result: Sweep) -> Path | None:
     """Draw the claims' numbers over the grid beside the store; None where there is nothing to draw."""
     if len(result.rows) == len(result.failed) or "claim_value" not in (whole := result.trajectory):
         return None
-    drawing = claims_over_grid(whole)
-    drawing.savefig(result.folder / "figure.svg", metadata={"Date": None})
-    drawing.savefig(result.folder / "figure.png", dpi=160)
+    with explained(result.folder, "The numbers are kept: make room, then resume with --resume"):
+        save_drawing(claims_over_grid(whole), result.folder / "figure")
     return result.folder / "figure.png"

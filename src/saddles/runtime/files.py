@@ -5,11 +5,15 @@ place and then moved there in one step of the file system, so that a reader or a
 """
 
 import contextlib
+import errno
+import glob
 import json
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -21,17 +25,31 @@ except ImportError:  # Windows has no such locks
     fcntl = None
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of errors that say that a disk, or a user's share of it, is full."""
+
+
 @contextlib.contextmanager
-def explained(place: str | os.PathLike[str], hint: str = "Choose another place, or make room") -> Iterator[None]:
-    """Turn an OSError inside this block (full disk, no permission) into one sentence about `place`."""
+def explained(
+    place: str | os.PathLike[str], hint: str = "Choose another place, or make room", only: Collection[int] | None = None
+) -> Iterator[None]:
+    """Turn an OSError inside this block (full disk, no permission) into one sentence about `place`.
+
+    Args:
+        only: numbers of the errors that are meant; others pass.
+    """
     try:
         yield
     except OSError as error:
+        if only is not None and error.errno not in only:
+            raise
         raise SaddlesError(f"{place} cannot be written ({error.strerror or error}). {hint}.") from error
 
 
 def refuse_existing(place: Path, hint: str = "Nothing is overwritten: choose another name") -> None:
     """Refuse a place where something is already; an empty folder is as good as nothing."""
+    if "\0" in str(place):
+        raise SaddlesError.must_be("path", "without the character NUL", str(place))
     if place.is_symlink() or (place.exists() and (not place.is_dir() or any(place.iterdir()))):
         raise SaddlesError(f"{place} already exists. {hint}.")
 
@@ -43,14 +61,21 @@ def new_file(place: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
     Args:
         durable: wait until the bytes are on the disk (survives a power cut, costs milliseconds).
     """
+    with new_path(place) as draft, draft.open("xb") as stream:
+        yield stream
+        if durable:
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def new_path(place: Path) -> Iterator[Path]:
+    """A name for a draft, with the same ending; the file made there takes the place of `place`."""
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft(place)
+    draft = draft.with_name(f"{draft.name}{place.suffix}")
     try:
-        with draft.open("xb") as stream:
-            yield stream
-            if durable:
-                stream.flush()
-                os.fsync(stream.fileno())
+        yield draft
         os.replace(draft, place)
     finally:
         draft.unlink(missing_ok=True)
@@ -64,7 +89,10 @@ def write_text(place: Path, text: str, *, durable: bool = False) -> None:
 
 def write_json(place: Path, facts: Mapping[str, object] | list[object], *, durable: bool = False) -> None:
     """Write JSON that a person can read, all or nothing."""
-    write_text(place, json.dumps(facts, indent=2, ensure_ascii=False) + "\n", durable=durable)
+    text = json.dumps(facts, indent=2, ensure_ascii=False)
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # halves of a character, which UTF-8 cannot hold
+        text = json.dumps(facts, indent=2)
+    write_text(place, f"{text}\n", durable=durable)
 
 
 @contextlib.contextmanager
@@ -77,6 +105,7 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
     if not replace:
         refuse_existing(place)
     place.parent.mkdir(parents=True, exist_ok=True)
+    _remove_litter(place)
     draft = _draft(place)
     draft.mkdir()
     try:
@@ -97,20 +126,98 @@ def sync(place: Path) -> None:
         os.close(handle)
 
 
-def hold(folder: Path) -> IO[str]:
-    """Lock a folder for this process; the system lets go of it however the process ends. Keep the handle."""
-    handle = (folder / ".lock").open("w")
-    if fcntl is not None:
+@contextlib.contextmanager
+def hold(folder: Path, *, keep: bool = True) -> Iterator[None]:
+    """Lock a folder for this process; the system lets go of it however the process ends.
+
+    Drafts that a killed process left in the folder are removed: nobody else may be writing there.
+
+    Args:
+        keep: leave the lock's file there, for the next process; otherwise it is removed at the end.
+    """
+    with _locked(folder):
+        for litter in folder.glob(".*"):
+            if _DRAFT.search(litter.name):
+                _remove(litter)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            handle.close()
-            raise SaddlesError(
-                f"Another process is writing to {folder}. Wait until it ends, or stop it first."
-            ) from error
-        except OSError:
-            pass  # a file system without locks
-    return handle
+            yield
+        finally:
+            if not keep:
+                (folder / LOCK).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    while True:
+        descriptor = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise SaddlesError(
+                        f"Another process is writing to {folder}. Wait until it ends, or stop it first."
+                    ) from error
+                except OSError:
+                    pass  # a file system without locks
+            if _same_file(descriptor, folder / LOCK):
+                yield
+                return
+            # The file was removed between opening and locking it: the lock that counts is on the next one.
+        finally:
+            os.close(descriptor)
+
+
+def _same_file(descriptor: int, place: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(place))
+    except FileNotFoundError:
+        return False
+
+
+def refuse_links(folder: Path, what: str = "a stored trajectory") -> None:
+    """Refuse a folder with links inside: they lead out of it, and hide what they lead to."""
+    for place, below, files in os.walk(folder):
+        for name in (*below, *files):
+            if os.path.islink(os.path.join(place, name)):
+                raise SaddlesError(
+                    f"{os.path.join(place, name)} is a link, and {what} may not have links inside. "
+                    "Put the file or folder itself there."
+                )
+
+
+LOCK = ".lock"
+_DRAFT = re.compile(r"^\..*-(\d+)-[0-9a-f]{8}(\.[^.]*)?$")
+"""Names that `_draft` makes: the process number and eight random digits."""
+
+LITTER_SECONDS = 3600.0
+"""Age of a draft folder above which it is litter, if no process of this machine has its number."""
+
+
+def _remove_litter(place: Path) -> None:
+    """Remove drafts of the same place whose process was killed; drafts are filled within minutes."""
+    for draft in place.parent.glob(f".{glob.escape(place.name)}-*"):
+        made = _DRAFT.match(draft.name)
+        with contextlib.suppress(OSError):
+            if made and time.time() - draft.stat().st_mtime > LITTER_SECONDS and not _alive(int(made[1])):
+                _remove(draft)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def _draft(place: Path) -> Path:

@@ -168,7 +168,8 @@ def planned_folder(plan: Plan | None, folder: Folder | None, out: Folder | None)
 def read_sweep(folder: Folder) -> Sweep:
     """A sweep as it stands, finished or not."""
     place = Path(folder)
-    return Sweep(place, read_facts(place), read_rows(place))
+    facts = read_facts(place)
+    return Sweep(place, facts, read_rows(place, facts["cells"]))
 
 
 def _compute(store: Store, engine: Engine, versions: Mapping[str, str] | None, retry: bool, say: Say) -> None:

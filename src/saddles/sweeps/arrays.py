@@ -23,7 +23,7 @@ import numpy as np
 import zarr
 
 from saddles.core.checked import CheckedStore
-from saddles.core.codecs import check_arrays, refuse_links
+from saddles.core.codecs import check_arrays
 from saddles.errors import SaddlesError
 from saddles.runtime.checksums import Checksums, condense
 from saddles.runtime.files import sync, write_text
@@ -56,7 +56,6 @@ class Arrays:
 
     def __init__(self, folder: Path, axes: Mapping[str, int]) -> None:
         self._folder, self._axes = folder, dict(axes)
-        refuse_links(folder)
         self._checksums = Checksums(folder)
         try:
             self._read()

@@ -184,14 +184,19 @@ def _compute_one(task: Task, job: Job) -> Outcome:
         return _judge(task, job, result, time.perf_counter() - began)
     except Exception as error:
         spent = time.perf_counter() - began
-        return Outcome(job.number, spent, error=describe(error), trace=traceback.format_exc(limit=-8))
+        return Outcome(job.number, spent, error=describe(error), trace=_whole(traceback.format_exc(limit=-8)))
 
 
 def describe(error: BaseException) -> str:
     """An error in one line: a message of ours as it is, any other with its type."""
     if isinstance(error, SaddlesError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _whole(str(error))
+    return _whole(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _whole(text: str) -> str:
+    """Text that can be written and shown: halves of a character, which UTF-8 cannot hold, by their numbers."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _judge(task: Task, job: Job, result: Trajectory, seconds: float) -> Outcome:

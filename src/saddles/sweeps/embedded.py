@@ -17,6 +17,10 @@ from saddles.sweeps.engine import Engine, EngineError, TaskLostError, cores
 CellWorker = Worker[Task, list[Outcome] | Refusal]
 
 
+STARTS = 3
+"""Workers that may end before they are ready, one after another, until the sweep is stopped: something is wrong."""
+
+
 class Embedded(Engine):
     """A pool of worker processes; each thread of this process talks to one of them."""
 
@@ -48,22 +52,40 @@ class Embedded(Engine):
         return [worker.pid for worker in list(self._workers)]
 
     def _compute(self, task: Task) -> list[Outcome]:
-        worker: CellWorker | None = getattr(self._mine, "worker", None)
-        if worker is None:
-            worker = self._mine.worker = self._start()
+        worker = self._ready()
         try:
             result = worker.call(task)
         except WorkerLostError as error:
-            self._mine.worker = None
-            self._workers.discard(worker)
-            if not error.started:
-                raise EngineError(str(error)) from error
+            self._forget(worker)
             raise TaskLostError(f"its process ended with code {error.code}") from error
         except WorkerError as error:
             raise EngineError(f"A worker process failed: {error}") from error
         if isinstance(result, Refusal):
             raise EngineError(f"A worker process cannot compute the cells: {result.reason}.")
         return result
+
+    def _ready(self) -> CellWorker:
+        """Get the worker of this thread; one that is killed before it is ready is replaced, up to `STARTS` times."""
+        for attempt in range(1, STARTS + 1):
+            worker: CellWorker | None = getattr(self._mine, "worker", None)
+            if worker is None:
+                worker = self._mine.worker = self._start()
+            try:
+                worker.ready()
+                return worker
+            except WorkerLostError as error:
+                self._forget(worker)
+                if error.started:
+                    raise TaskLostError(f"its process ended with code {error.code}") from error
+                if attempt == STARTS or self._closed:
+                    raise EngineError(str(error)) from error
+            except WorkerError as error:
+                raise EngineError(f"A worker process failed: {error}") from error
+        raise AssertionError("unreachable")
+
+    def _forget(self, worker: CellWorker) -> None:
+        self._mine.worker = None
+        self._workers.discard(worker)
 
     def _start(self) -> CellWorker:
         worker: CellWorker = Worker(cell_computer, None, environment=self._environment(next(self._numbers)))

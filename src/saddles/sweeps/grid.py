@@ -7,7 +7,7 @@ key=a,b,c                a list; lists of lists are separated by semicolons: dim
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,9 @@ ZIPPED = "point"
 """The axis of grids whose values are taken side by side."""
 
 SEED = "seed"
+
+MOST_CELLS = 10**6
+"""Cells of one sweep: each takes about 1 kB of memory and a line on disk, and a larger grid is usually a mistake."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Grid:
     seeds: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        _refuse_many(math.prod(self.axes.values()) if self.values or self.seeds is not None else 0)
         if not self.values and self.seeds is None:
             raise SaddlesError("The grid is empty. Give a setting to vary, for instance --grid dim=20,40, or --seeds.")
         for name, values in {**self.values, **({SEED: self.seeds} if self.seeds is not None else {})}.items():
@@ -85,6 +89,14 @@ class Grid:
         return cells
 
 
+def _refuse_many(cells: int) -> None:
+    if cells > MOST_CELLS:
+        raise SaddlesError(
+            f"The grid must have at most {MOST_CELLS:,} cells; got {cells:,}. Take fewer values or seeds, or several "
+            "sweeps."
+        )
+
+
 def _label(value: object) -> object:
     return _shown(value) if isinstance(value, list | tuple) else value
 
@@ -97,6 +109,7 @@ def spaced(start: float, end: float, count: int, log: bool = False) -> list[floa
     """Equally spaced numbers, both ends included, to twelve digits: 0.3 and not 0.30000000000000004."""
     if log and not (start > 0 and end > 0):
         raise SaddlesError(f"Both ends of a logarithmic grid must be positive; got {start:g} and {end:g}.")
+    _refuse_many(count)
     numbers = np.geomspace(start, end, count) if log else np.linspace(start, end, count)
     return [float(f"{number:.12g}") for number in numbers]
 
@@ -124,6 +137,8 @@ def checked_grid(
     seeds: int | Sequence[int] | None,
 ) -> Grid:
     """A grid whose values have the types of the experiment's settings; unknown settings are refused."""
+    if not isinstance(seeds, int | None):
+        _refuse_many(len(seeds))
     typed = {
         key: [as_dict(experiment.settings(size, {key: value}))[key] for value in _listed(key, given)]
         for key, given in values.items()
@@ -131,6 +146,7 @@ def checked_grid(
     if isinstance(seeds, int):
         if seeds < 1:
             raise SaddlesError.must_be("seeds", "at least 1", seeds, "Leave it out for seed 0")
+        _refuse_many(seeds)
         seeds = range(seeds)
     if seeds is not None and any(seed < 0 for seed in seeds):
         raise SaddlesError.must_be("seeds", "at least 0 each", list(seeds))
@@ -140,7 +156,9 @@ def checked_grid(
 def _listed(key: str, given: object) -> list[object]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise SaddlesError.must_be(f"grid[{key!r}]", "a list of values", given, f"Write [{given!r}]")
-    return list(given)
+    values = list(itertools.islice(given, MOST_CELLS + 1))
+    _refuse_many(len(given) if isinstance(given, Sized) else len(values))
+    return values
 
 
 def _seeds(text: str) -> int | list[int]:

@@ -11,6 +11,7 @@ from saddles.core import provenance
 from saddles.core.experiment import Experiment, as_dict, find
 from saddles.core.trajectory import SCHEMA
 from saddles.errors import SaddlesError
+from saddles.runtime.records import check_types
 from saddles.sweeps.grid import Cell, Grid, read_grid
 
 SHOWN = 4
@@ -55,13 +56,18 @@ class Plan:
     def cell_settings(self, cell: Cell) -> object:
         """Settings of one cell, as the experiment's `run` takes them."""
         now = stored(self.experiment.settings(self.size))
-        planned = {key: value for key, value in self.settings.items() if key not in now or value != now[key]}
+        planned = {key: value for key, value in self.settings.items() if key not in now or not same(value, now[key])}
         return self.experiment.settings(self.size, {**planned, **cell.changes})
 
 
 def stored(settings: object) -> dict[str, Any]:
     """Settings as sweep.json gives them back: tuples are lists."""
     return json.loads(json.dumps(as_dict(settings)))
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two settings are stored alike; NaN is, although it does not equal itself."""
+    return json.dumps(one) == json.dumps(other)
 
 
 def make_plan(experiment: Experiment, size: str, changes: Mapping[str, object], grid: Grid) -> Plan:
@@ -92,6 +98,10 @@ def plan_from_words(
 
 def read_plan(facts: Mapping[str, Any], experiment: Experiment | None = None) -> Plan:
     """The plan that a sweep.json holds, as it was."""
+    seeds, hint = facts["seeds"] or [], "Restore sweep.json from a copy, or start the sweep again"
+    check_types(facts["grid"], dict.fromkeys(facts["grid"], list), "`grid` of sweep.json", hint)
+    check_types({str(k): seed for k, seed in enumerate(seeds)}, {str(k): int for k in range(len(seeds))},
+                "`seeds` of sweep.json", hint)  # fmt: skip
     return Plan(
         experiment or find(facts["experiment"]), facts["size"], facts["settings"], facts["changes"],
         Grid(facts["grid"], facts["zipped"], facts["seeds"]), facts["versions"],
@@ -102,7 +112,7 @@ def refuse_changes(plan: Plan, folder: Path) -> None:
     """Refuse to resume where the experiment's settings or the versions are no longer those of the plan."""
     changes = {key: value for key, value in plan.changes.items() if key in plan.settings}
     now = stored(plan.experiment.settings(plan.size, changes))
-    other = [key for key in {**now, **plan.settings} if now.get(key) != plan.settings.get(key)]
+    other = [key for key in {**now, **plan.settings} if not same(now.get(key), plan.settings.get(key))]
     if other:
         raise SaddlesError(
             f"{folder} was started with {other[0]}={plan.settings.get(other[0])!r}; {plan.experiment.name} at size "
@@ -132,7 +142,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str,
 def refuse_other_plan(asked: Plan, begun: Plan, folder: Path) -> None:
     """Refuse to resume a folder with another grid or other settings than those it was started with."""
     mine, theirs = asked.facts, begun.facts
-    other = [name for name in mine if json.dumps(mine[name]) != json.dumps(theirs[name])]
+    other = [name for name in mine if not same(mine[name], theirs[name])]
     if other:
         name = other[0]
         raise SaddlesError(

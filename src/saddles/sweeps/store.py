@@ -28,8 +28,8 @@ from saddles.core.trajectory import SCHEMA
 from saddles.errors import SaddlesError, shown
 from saddles.runtime.checksums import NAME as CHECKSUMS
 from saddles.runtime.checksums import damaged, seal
-from saddles.runtime.files import explained, hold, new_folder, refuse_existing
-from saddles.runtime.records import Types, parse_record, read_record, with_check, write_record
+from saddles.runtime.files import explained, hold, new_folder, refuse_existing, refuse_links
+from saddles.runtime.records import Types, check_types, parse_record, read_record, with_check, write_record
 from saddles.sweeps.arrays import DONE, SECONDS, Arrays, Place, Sizes
 from saddles.sweeps.cells import Outcome
 from saddles.sweeps.grid import Cell
@@ -117,8 +117,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
         raise SaddlesError(f"{folder} holds no sweep.json. Give the folder of a sweep.") from error
 
 
-def read_rows(folder: Path) -> dict[int, CellRow]:
-    """The latest whole line of each cell in cells.jsonl."""
+def read_rows(folder: Path, cells: int) -> dict[int, CellRow]:
+    """The latest whole line of each of the cells in cells.jsonl."""
     file = folder / "cells.jsonl"
     hint = "Remove that line: the sweep computes its cell again when it is resumed"
     try:
@@ -127,6 +127,10 @@ def read_rows(folder: Path) -> dict[int, CellRow]:
         raise SaddlesError(f"{file} cannot be read ({error.strerror}). Restore it from a copy.") from error
     lines = text[: text.rfind(b"\n") + 1].splitlines()
     rows = [parse_record(line, f"{file}, line {k}", ROW, hint) for k, line in enumerate(lines, start=1)]
+    for k, row in enumerate(rows, start=1):
+        check_types(row["sizes"], dict.fromkeys(row["sizes"], int), f"{file}, line {k}", hint)
+        if not 0 <= row["cell"] < cells or row["status"] not in (Ending.FINISHED, Ending.FAILED):
+            raise SaddlesError(f"{file}, line {k} is not of a cell of this sweep. {hint}.")
     return {row["cell"]: cast(CellRow, row) for row in rows}
 
 
@@ -138,12 +142,18 @@ class Store:
         self.facts = read_facts(folder)
         self.plan = read_plan(self.facts, experiment)
         self.cells: list[Cell] = self.plan.grid.cells()
+        if self.facts["cells"] != len(self.cells):
+            raise SaddlesError(
+                f"`cells` in {folder / 'sweep.json'} must be {len(self.cells)}, as its grid has them; got "
+                f"{self.facts['cells']}. Restore it from a copy, or start the sweep again with another --out."
+            )
 
     def __enter__(self) -> "Store":
+        refuse_links(self.folder, "the folder of a sweep")
         with ExitStack() as undo, self._writing():
             undo.enter_context(hold(self.folder))
             _cut_torn_line(self.folder / "cells.jsonl")
-            self.rows = read_rows(self.folder)
+            self.rows = read_rows(self.folder, len(self.cells))
             store = self.folder / "trajectory.zarr"
             if not (store / CHECKSUMS).exists():  # a sweep of an older version: as it is now
                 seal(store)
@@ -195,7 +205,7 @@ class Store:
             if here[cell.place] and self._ending(cell.number) == Ending.FINISHED
         ]
         _append(self.folder / "cells.jsonl", lost)
-        self.rows = read_rows(self.folder)
+        self.rows = read_rows(self.folder, len(self.cells))
         for file in bad:
             self._arrays.forget(file)
 
@@ -207,7 +217,7 @@ class Store:
 
     def unfinished(self, retry: bool = False) -> bool:
         """Whether anything is to be computed; only reads."""
-        self.rows = read_rows(self.folder)
+        self.rows = read_rows(self.folder, len(self.cells))
         whole = not damaged(self.folder / "trajectory.zarr")
         return not whole or bool(self.pending(retry)) or not Status.parse(self.facts["status"]).ok
 

@@ -1,0 +1,128 @@
+"""Commands under wrong words, wrong files and mistakes of ours: one sentence and an exit code, never a traceback."""
+
+import os
+import random
+import signal
+import string
+from pathlib import Path
+
+import grid_experiment
+import pytest
+import toy_experiment
+from damage import SEED
+
+from saddles import cli
+from saddles.core import experiment
+from saddles.core.run import run_experiment
+from saddles.sweeps import embedded
+from saddles.sweeps.api import sweep
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = (toy_experiment.ROW, grid_experiment.ROW)
+    monkeypatch.setattr(experiment, "_own", {row.name: row for row in rows})
+    monkeypatch.setattr("saddles.cli._cache", lambda: None)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["saddles", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        told = capsys.readouterr()
+        return left.value.code, told.out, told.err
+
+    return run
+
+
+def test_a_mistake_of_ours_has_its_own_code_and_a_file(command, monkeypatch, tmp_path):
+    monkeypatch.setattr("saddles.core.store.load", lambda path: {}["nothing"])
+    code, _, err = command("compare", "a", "b")
+    assert code == 3
+    assert err.startswith("saddles: This is a bug in saddles (KeyError: 'nothing'). Please report it with ")
+    (file,) = tmp_path.glob("saddles-bug-*.txt")
+    assert "Traceback" in file.read_text()
+    assert "Traceback" not in err
+
+
+def test_errors_of_the_system_are_one_sentence(command, monkeypatch):
+    long = "x" * 300
+    for words in (
+        ["run", "toy/decay", "--out", long],
+        ["run", "--resume", long],
+        ["compare", "y" * 5000, "z"],
+        ["sweep", "toy/grid", "--seeds", "2", "--on", "serial", "--out", long],
+    ):
+        code, _, err = command(*words)
+        assert (code, err.count("\n")) == (2, 1), err
+    monkeypatch.setattr("saddles.core.store.load", lambda path: (_ for _ in ()).throw(MemoryError()))
+    assert command("compare", "a", "b")[0] == 2
+
+
+WORDS = ["run", "sweep", "show", "compare", "export", "list", "toy/decay", "toy/grid", "--grid", "--seeds", "--set",
+         "--size", "tiny", "--out", "here", "--resume", "--zip", "--to", "csv", "netcdf", "--on", "serial", "--workers",
+         "--retry", "--seed", "--fresh", "points=3", "rate=1:2:3", "rate=nan", "rate=log:0:1:2", "levels=;", "1", "-1",
+         "1e9", "1000000000", "99999999999999999999", "", "=", "nan", "inf", "/", "..", "\udc80", "a\x00b", "x" * 300,
+         "made", "made/run.json", "made/trajectory.zarr", "runs"]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.attack)])
+def test_no_words_give_a_traceback(command, count):
+    run_experiment(toy_experiment.ROW, out="made")
+    draw = random.Random(SEED)
+    for _ in range(count):
+        words = [draw.choice(WORDS[:6]), *draw.choices(WORDS[6:], k=draw.randrange(5))]
+        if draw.random() < 0.2:
+            words.append("".join(draw.choices(string.printable, k=draw.randrange(1, 9))))
+        code, _, err = command(*words)
+        assert code in (0, 1, 2), (words, err, f"ATTACK_SEED={SEED}")
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.attack)])
+def test_no_bytes_in_a_run_give_a_traceback(command, count):
+    """Random bytes written over random files of a run and of a sweep."""
+    run_experiment(toy_experiment.ROW, out="made")
+    sweep(grid_experiment.ROW, {"rate": [1.0, 2.0]}, out="grid", on="serial")
+    files = sorted(p for home in ("made", "grid") for p in Path(home).rglob("*") if p.is_file())
+    draw = random.Random(SEED)
+    for _ in range(count):
+        file = draw.choice(files)
+        whole = file.read_bytes()
+        at = draw.randrange(len(whole) + 1)
+        file.write_bytes(whole[:at] + draw.randbytes(draw.randrange(9)) + whole[at + draw.randrange(9) :])
+        if draw.random() < 0.5:  # as if its writer had made no checksums
+            sums = file.parents[len(file.parts) - 2] / "trajectory.zarr" / ".checksums"
+            kept = sums.read_bytes()
+            sums.unlink()
+        else:
+            sums = kept = None
+        home = file.parts[0]
+        for words in (["export", home, "--to", "netcdf", "--out", "new.nc"], ["compare", home, home]):
+            code, _, err = command(*words)
+            assert code in (0, 2), (file, err, f"ATTACK_SEED={SEED}")
+        Path("new.nc").unlink(missing_ok=True)
+        if sums is not None and kept is not None:
+            sums.write_bytes(kept)
+        file.write_bytes(whole)
+
+
+def test_workers_that_are_killed_before_they_are_ready_are_replaced(command, monkeypatch):
+    """Two of the first three are killed as soon as they exist; the sweep does not notice."""
+    killed, real = [], embedded.Embedded._start
+
+    def start(self):
+        worker = real(self)
+        if len(killed) < 2:
+            killed.append(worker.pid)
+            os.kill(worker.pid, signal.SIGKILL)
+        return worker
+
+    monkeypatch.setattr(embedded.Embedded, "_start", start)
+    done = sweep(grid_experiment.ROW, {"rate": [1.0, 2.0]}, out="s", workers=1)
+    assert len(killed) == 2
+    assert len(done.rows) == 2
+    assert not done.failed
