@@ -83,6 +83,7 @@ def print_graphs(steps: int) -> None:
     """Milliseconds of a step of the paper's network, launched kernel by kernel and as a graph."""
     import torch
 
+    from benchmarks.transformers import print_profile
     from saddles.diffusion import Circles, Evaluation, Plan, UNetShape, make_vdm
     from saddles.diffusion.training import _Stepper
 
@@ -103,3 +104,5 @@ def print_graphs(steps: int) -> None:
             stepper.step(10 + number)
         torch.cuda.synchronize()
         print(f"{'graph' if graphs else 'launches'}: {1000 * (time.perf_counter() - began) / steps:.2f} ms per step")
+        if graphs:
+            print_profile(lambda stepper=stepper: stepper.step(0))

@@ -122,6 +122,9 @@ DERIVED: dict[str, dict[str, Derive]] = {
     "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth("transformers/vit-cifar10-sgd", (1, 6, 26, 100))},
     "transformers.json#gpt2": {"transformers-gpt2-wikitext2": growth(GPT2, (0.034, 3))},
     "transformers.json#enwik8": {"transformers-gpt2-enwik8": growth(GPT2, (0.001, 0.0036, 0.0046, 0.1))},
+    "transformers.json#enwik8-tokens": {
+        "transformers-gpt2-enwik8-tokens": growth(GPT2, (0.0157, 0.0785, 0.157, 0.785, 1.57, 2.75))
+    },
     "diffusion.json#figure-6a": {SWEEP: order},
     "diffusion.json#sim": {SWEEP: against_sim},
     "diffusion.json#figure-6b": {SWEEP: memorisation, LONG: memorisation},
@@ -136,6 +139,7 @@ JUDGED = [
     ("transformers-vit-init-scale", "transformers/vit-init-scale"),
     ("transformers-gpt2-wikitext2", GPT2),
     ("transformers-gpt2-enwik8", GPT2),
+    ("transformers-gpt2-enwik8-tokens", GPT2),
     (SWEEP, "diffusion/figure-6a"),
     (SWEEP, "diffusion/figure-6b"),
     (LONG, "diffusion/figure-6b"),

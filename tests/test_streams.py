@@ -3,7 +3,7 @@
 A target and a noise that share a stream are the same numbers twice, and no test of either alone can tell.
 """
 
-import sys
+import traceback
 from collections import defaultdict
 
 import numpy as np
@@ -51,11 +51,10 @@ def test_no_two_places_draw_from_one_stream(monkeypatch, scenario):
     places = defaultdict(set)
     make = np.random.default_rng
 
-    def recorded(key=None):
-        frame = sys._getframe(1)
-        while "saddles" not in frame.f_code.co_filename:  # past the type checker's wrappers
-            frame = frame.f_back
-        places[tuple(np.ravel(key))].add((frame.f_code.co_filename, frame.f_lineno))
+    def recorded(key: int | list[int]) -> np.random.Generator:
+        callers = traceback.extract_stack()[:-1]
+        site = next(frame for frame in reversed(callers) if "/saddles/" in frame.filename)  # past the type checker's
+        places[tuple(np.ravel(key))].add((site.filename, site.lineno))
         return make(key)
 
     monkeypatch.setattr(np.random, "default_rng", recorded)

@@ -14,7 +14,6 @@ import xarray as xr
 from damage import SEED, flip
 
 import saddles
-from saddles.core import codecs
 from saddles.core.store import export, load, save
 from saddles.core.trajectory import make_trajectory
 from saddles.errors import SaddlesError
@@ -98,7 +97,7 @@ def test_no_store_reaches_a_pickle(tmp_path, prepare):
 
 def test_numcodecs_with_known_holes_is_refused(tmp_path, monkeypatch):
     save(sample(), tmp_path / "t.zarr")
-    monkeypatch.setattr(codecs.importlib.metadata, "version", lambda name: "0.16.5")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.16.5")
     with pytest.raises(SaddlesError, match=r"numcodecs 0\.16\.5 opens pickles.*0\.16\.6"):
         load(tmp_path / "t.zarr")
 

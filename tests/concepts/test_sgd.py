@@ -66,6 +66,7 @@ def test_pytorch_weights_are_drawn_by_the_number_of_inputs():
     for (weights, biases), inputs in zip(layers, (4, 400), strict=True):
         edge = 1 / np.sqrt(inputs)  # the largest of n uniform numbers lies within 10/n of the edge, but for e^-10
         assert edge * (1 - 10 / weights.size) < np.abs(weights).max() <= edge
+        assert biases is not None
         assert np.abs(biases).max() <= edge
 
 

@@ -80,4 +80,5 @@ def test_a_null_survives_the_file_and_old_files_have_none(tmp_path):
     assert ["null" in row for row in rows] == [True, False, True]
     again = read_claims(tmp_path / "c.json")
     assert again[:2] == claims[:2]
+    assert again[2].null is not None
     assert np.isnan(again[2].null)

@@ -212,9 +212,10 @@ def test_a_capture_leaves_weights_and_optimiser_as_they_were(parts, monkeypatch,
     for stepper in (one, other):
         for number in range(steps):
             stepper.step(number)
+    plain = one.advance
     one.capture()
     assert isinstance(one.advance, Replay)
-    one.advance, one.denoiser = one._advance, one._denoise
+    one.advance, one.denoiser = plain, one._denoise
     for left, right in zip(one.step(steps), other.step(steps), strict=True):
         assert torch.equal(left, right)
     for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):

@@ -226,15 +226,15 @@ def test_a_run_that_settles_on_the_wrong_token_says_so():
 
 
 def test_data_that_nothing_separates_are_refused_before_they_are_trained_on():
-    task = Tokens(*(np.concatenate([part, part]) for part in (EASY.X, EASY.z, EASY.y)), EASY.head)
-    task = Tokens(task.X, task.z * np.repeat([1.0, -1.0], 3)[:, None], task.y, task.head)  # the same with −z as well
+    X, z, y = (np.concatenate([part, part]) for part in (EASY.X, EASY.z, EASY.y))
+    task = Tokens(X, z * np.repeat([1.0, -1.0], 3)[:, None], y, EASY.head)  # every sequence with z and with −z
     for model in (JointAttention(), FactoredAttention(), DiagonalAttention()):
         with pytest.raises(InfeasibleError, match="combine the constraints to 0") as caught:
-            simulate(model, task, MarginFlow(1e3))
+            simulate(model, task, MarginFlow(1e3, max_steps=100))
         proof = np.einsum("k,kd,ke->de", caught.value.multipliers, task.left, task.right)
         assert np.abs(proof).max() < 1e-8
         with pytest.raises(InfeasibleError):
-            model.horizon(task, MarginFlow(1e3))
+            model.horizon(task, MarginFlow(1e3, max_steps=100))
     followed = simulate(JointAttention(), task, MarginFlow(), times=[0.0, 1.0])
     assert status_of(followed).ending is Ending.FINISHED
     assert "no W separates" in status_of(followed).reason

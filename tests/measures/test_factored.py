@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from saddles.measures import change_and_floor, change_spectrum, matrix_floor, product_spectrum, rank_measures, spectrum
+from saddles.measures.factored import change_gram, change_grams, gram_ranks, gram_spectrum, grams_floor
 
 SCALES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
@@ -147,3 +148,59 @@ def test_numpy_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("scale", SCALES)
+def test_gram_matrices_tell_what_the_factors_tell(scale, rank, make):
+    """The path of a GPU: spectra, ranks and floor of the other path, within 1e-6 of the largest singular value."""
+    factors = [make(factor) for factor in pair(scale, rank=rank)]
+    values, floor = (np.asarray(part) for part in change_and_floor(*factors))
+    first, second = change_grams(*factors)
+    gram = change_gram(first, second)
+    found = np.asarray(gram_spectrum(gram, 32))
+    assert np.all(np.abs(found - values) <= 1e-6 * values[:, :1])
+    stable, norm = (np.asarray(part) for part in gram_ranks(gram))
+    ranks = rank_measures(found)
+    np.testing.assert_allclose(stable, ranks["stable_rank"], rtol=2e-6)
+    np.testing.assert_allclose(norm, ranks["frobenius_norm"], rtol=1e-9)
+    unit = float(np.finfo(np.float32).eps)
+    np.testing.assert_allclose(grams_floor(first, second, (96, 96), (unit,) * 4), floor, rtol=1e-5)
+
+
+def test_the_largest_of_gram_matrices_needs_no_gap():
+    """Two equal values, values a millionth apart, and a hundred that are nearly equal: the worst for iterations."""
+    draw = np.random.default_rng(5)
+    turn = np.linalg.qr(draw.normal(size=(100, 100)))[0]
+    spectra = np.zeros((3, 100))
+    spectra[0, :2] = 3.0
+    spectra[1, :5] = 1 - 1e-6 * np.arange(5)
+    spectra[2] = 1 - 4e-6 * draw.random(100)
+    stable, _ = gram_ranks((turn * spectra[:, None, :]) @ turn.T)
+    error = stable * spectra.max(1) / spectra.sum(1) - 1
+    assert np.all(np.abs(error) <= np.log(100) / 2**22 + 1e-12)
+
+
+def test_gram_matrices_of_nothing_of_singular_factors_and_of_a_diverged_head():
+    left, right, left_start, right_start = (torch.as_tensor(factor) for factor in pair(1e-2, rank=2))
+    still = change_gram(*change_grams(left, right, left, right))
+    assert np.all(np.asarray(gram_spectrum(still, 32)) == 0)
+    assert np.all(np.asarray(gram_ranks(still)[0]) == 0)
+    left_start[1, :, 3:] = left_start[1, :, :1]  # thirteen equal columns
+    left[2, 0, 0] = float("nan")
+    values = change_spectrum(left, right, left_start, right_start)
+    gram = change_gram(*change_grams(left, right, left_start, right_start))
+    found = gram_spectrum(gram, 32)
+    assert torch.isnan(found[2]).all()
+    assert torch.isnan(gram_ranks(gram)[0][2])
+    good = [0, 1, 3, 4]
+    assert ((found - values).abs()[good] <= 1e-6 * values[good, :1]).all()
+
+
+def test_wide_factors_have_as_many_values_as_rows():
+    factors = pair(1e-2, shape=(5, 20, 16))
+    values = change_spectrum(*factors)
+    assert values.shape == (5, 20)
+    found = gram_spectrum(change_gram(*change_grams(*factors)), 20)
+    assert np.all(np.abs(found - values) <= 1e-6 * values[:, :1])

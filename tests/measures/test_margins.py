@@ -42,6 +42,14 @@ def test_each_residual_sees_its_own_fault():
     assert off[1] == pytest.approx(1.0)
 
 
+def test_stationarity_of_the_nuclear_norm_sees_the_rest_block():
+    """At W of rank 1 the multipliers may push across it with at most 1: beyond that W would grow there."""
+    frame, W = np.eye(2), np.diag([1.0, 1e-6])  # a second singular value that counts as 0
+    for push, residual in ((0.4, 0.0), (1.0, 0.0), (1.7, 0.7)):
+        _, found, _ = kkt_residuals(W, frame, frame, np.array([1.0, push]), "nuclear")
+        assert found == pytest.approx(residual, abs=1e-12)
+
+
 def test_frobenius_stationarity():
     """min ‖W‖_F: W = diag(1, ½), multipliers (1, ¼)/‖W‖."""
     size = np.hypot(1, 0.5)

@@ -107,7 +107,7 @@ def trajectory(ranks, initial=40.0, scales=(1.0,)):
             "initial_stable_rank": (dims[1:], np.full(values.shape[1:], initial)),
             "train_loss": (dims[:3], np.ones(values.shape[:3])),
         },
-        coords={"step": ("time", 10 * (1 + np.arange(len(values)))), "product": ["KQ", "VO"], "scale": list(scales)},
+        coords={"step": ("time", 500 * (1 + np.arange(len(values)))), "product": ["KQ", "VO"], "scale": list(scales)},
         attrs={"outputs": 10},
     )
 
@@ -131,6 +131,29 @@ def test_growth_is_judged():
     measured = growth(trajectory(falling), "KQ")
     np.testing.assert_allclose(measured["low"].isel(seed=1), 5 / 40)
     assert float(measured["jump"].isel(seed=1).max()) == pytest.approx(4 / 49 / 5)
+
+
+def test_early_is_a_step_not_a_share_of_the_run():
+    """A fall in the first thousand steps is not counted, and the early value does not move with the run's length."""
+    late = np.append(9, np.linspace(1, 5, 49))[:, None, None, None, None] * np.ones((1, 1, 1, 2, 2))
+    assert verdicts(trajectory(late))[1] == "holds"
+    whole, longer = trajectory(late), trajectory(np.concatenate([late, late[-1:].repeat(450, 0)]))
+    for product in ("KQ", "VO"):
+        np.testing.assert_array_equal(growth(whole, product)["rise"], growth(longer, product)["rise"])
+    np.testing.assert_allclose(growth(whole, "KQ")["rise"], 5)
+
+
+def test_a_short_run_is_not_judged_on_its_rise():
+    gradual = np.linspace(5, 1, 9)[:, None, None, None, None] * np.ones((1, 1, 1, 2, 2))
+    claims = growth_claims(trajectory(gradual), "gpu", "Figure 20")
+    assert [claim.verdict for claim in claims] == [
+        "holds",
+        *["not_applicable"] * 2,
+        "holds",
+        *["not_applicable"] * 2,
+        "holds",
+    ]
+    assert claims[1].reason == "judged in runs of at least 5,000 steps; this one has 4,500"
 
 
 def test_ranks_by_scale_are_judged():

@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,12 @@ import xarray as xr
 
 from saddles.core.status import FINISHED, Ending, status_of
 from saddles.errors import SaddlesError
+from saddles.training.checkpoint import History
+from saddles.training.graphs import Replay
+from saddles.training.update import put_rate_on_device, set_rate
 from saddles.transformers import ImageFeed, Recipe, TextFeed, ViTShape, load_text, make_gpt2, make_vit, train
+from saddles.transformers.images import made
+from saddles.transformers.training import _Stepper
 from saddles.transformers.vit import Attention
 
 CPU = torch.device("cpu")
@@ -309,3 +315,68 @@ def test_batches_that_cannot_be_split_are_refused(parts, images):
         train(model, feed, parts()[2], every=5, evaluate_every=7)
     with pytest.raises(SaddlesError, match="`batch` must be at least 1; got 0"):
         ImageFeed(images, 0, 5, CPU)
+
+
+def replayed_on_the_cpu(monkeypatch):
+    """CUDA graphs without CUDA: a replay runs the captured function again on the inputs' fixed places."""
+
+    def capture(replay, work):
+        for _ in range(3):
+            replay.result = work(*replay.inputs).clone()
+        replay.graph = SimpleNamespace(replay=lambda: replay.result.copy_(work(*replay.inputs)))
+
+    monkeypatch.setattr(Replay, "_capture", capture)
+
+
+def steps_of(parts, captured, monkeypatch, device="cpu", **changes):
+    model, feed, recipe = parts(**changes)
+    if device != "cpu":
+        model, feed = model.to(device), ImageFeed(made(3, train=64, test=32), 32, 7, torch.device(device))
+    optimiser = recipe.build(model.parameters(), fused=device != "cpu")
+    stepper = _Stepper(model, feed, recipe, optimiser, device != "cpu" and captured, 1)
+    history = History()
+    for number in range(10):
+        if captured and number == 2:  # in the middle: moments and counts of the optimiser are kept
+            stepper.capture(number)
+            assert isinstance(stepper.advance, Replay)
+        history.add(stepper.step(number))
+    assert history.sums is not None
+    return history.sums.cpu(), [weight.detach().cpu() for weight in model.parameters()]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_a_captured_step_is_the_plain_step(parts, monkeypatch, optimiser, accumulate):
+    """Ten steps at ten rates; a rate on the device is float32, so weights agree to 1e-6 of their size."""
+    replayed_on_the_cpu(monkeypatch)
+    runs = [
+        steps_of(parts, captured, monkeypatch, optimiser=optimiser, accumulate=accumulate) for captured in (False, True)
+    ]
+    torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-6, atol=0)
+    for one, other in zip(runs[0][1], runs[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU, and torch sees none here")
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_a_captured_step_is_the_plain_step_on_a_gpu(parts, monkeypatch, optimiser):
+    """Compiled and captured against plain, in bfloat16."""
+    runs = [steps_of(parts, captured, monkeypatch, "cuda", optimiser=optimiser) for captured in (False, True)]
+    torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-2, atol=0)
+    for one, other in zip(runs[0][1], runs[1][1], strict=True):
+        assert (one - other).norm() <= 2e-2 * one.norm() + 1e-3
+
+
+def test_the_rate_of_a_checkpoint_is_put_back_on_the_device():
+    """A graph's rate is a tensor; its checkpoint holds it on the host, and both kinds of steps may follow."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([weight], lr=0.5)
+    put_rate_on_device(optimiser)
+    kept = optimiser.param_groups[0]["lr"]
+    set_rate(optimiser, 0.25)
+    assert kept.item() == 0.25
+    optimiser.load_state_dict(optimiser.state_dict())
+    put_rate_on_device(optimiser)
+    set_rate(optimiser, 0.125)
+    assert optimiser.param_groups[0]["lr"].item() == 0.125
+    assert kept.item() == 0.25

@@ -24,6 +24,7 @@ from saddles.training.checkpoint import Checkpoint, History, Row
 from saddles.training.device import generator_of, mixed_precision, within_memory
 from saddles.training.graphs import Work, captured
 from saddles.training.loop import STORE_EVERY, Loop
+from saddles.training.update import Update
 
 BATCH = 45
 """Purpose of the random draws of a step, beside the seed."""
@@ -131,12 +132,13 @@ class _Stepper:
         self.model, self.optimiser, self.look, self.plan, self.seed = model, optimiser, look, plan, seed
         self.device = model.offset.device
         self.images, self.described = training_set(circles, plan.images, seed, self.device)
-        self.advance: Work = self._advance
+        self.advance: Work = Update(self._losses, optimiser, self.device)
         self.denoiser: Denoiser = self._denoise
 
     def capture(self) -> None:
         """Replay the training step and the denoiser as CUDA graphs from here on."""
-        self.advance = captured(self._advance, self.batch(0), self.optimiser)
+        assert isinstance(self.advance, Update)
+        self.advance = self.advance.captured(self.batch(0))
         self.denoiser = captured(self._denoise, self.look.inputs(self.device))
 
     def step(self, number: int) -> Tensor:
@@ -151,14 +153,9 @@ class _Stepper:
         noise = torch.randn((count, *self.images.shape[1:]), generator=generator, device=self.device)
         return self.images[rows], self.described[rows], moments, noise
 
-    def _advance(self, x: Tensor, described: Tensor, moments: Tensor, noise: Tensor) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=True)
-        with mixed_precision(self.device, cached=False):
-            terms = self.model.bound(x, described, moments, noise)
-        means = torch.stack([terms[name].mean() for name in TERMS])
-        means.sum().backward()
-        self.optimiser.step()
-        return means.detach()
+    def _losses(self, x: Tensor, described: Tensor, moments: Tensor, noise: Tensor) -> Tensor:
+        terms = self.model.bound(x, described, moments, noise)
+        return torch.stack([terms[name].mean() for name in TERMS])
 
     @torch.no_grad()
     def _denoise(self, z: Tensor, level: Tensor, described: Tensor | None) -> Tensor:

@@ -37,6 +37,9 @@ Read = Callable[[str], Array]
 Row = dict[str, np.ndarray]
 """Arrays of one measurement, without names for their axes."""
 
+Metrics = dict[str, float]
+"""Headline ranks, by the names under which trackers show them."""
+
 Job = tuple[Sequence[Head], tuple[str, str]]
 """The heads of a layer, and the factors of a product."""
 
@@ -47,6 +50,9 @@ CPU_STACK = 4
 """Heads that are stacked at a time on a CPU, where a larger stack gains nothing and leaves the cache."""
 
 HEAD_AXES = ("layer", "head", "product")
+
+WITHOUT_SPECTRUM = ("stable_rank", "frobenius_norm", "noise_floor")
+"""What a measurement holds that leaves the spectra out: it can be had without them."""
 
 
 def measure(
@@ -130,9 +136,17 @@ def _with_ranks(row: Row) -> Row:
 
 def _by_layer(layout: Layout, work: Callable[[Job], Row], mapping: Map) -> Row:
     """Run the work for every layer and product; they and the heads become axes."""
-    jobs: list[Job] = [(heads, kinds) for heads in layout.layers().values() for kinds in PRODUCTS.values()]
-    done = list(mapping(work, jobs))
-    # Results come in the order of the jobs: all products of the first layer, then of the second.
+    return joined(list(mapping(work, jobs_of(layout))))
+
+
+def jobs_of(layout: Layout) -> list[Job]:
+    """What is measured of the heads, a layer's product at a time."""
+    return [(heads, kinds) for heads in layout.layers().values() for kinds in PRODUCTS.values()]
+
+
+def joined(done: Sequence[Row]) -> Row:
+    """Rows (head, …) in the order of the jobs as one (layer, head, product, …)."""
+    # All products of the first layer, then of the second.
     pairs = [done[at : at + len(PRODUCTS)] for at in range(0, len(done), len(PRODUCTS))]
     names = done[0]
     layers = [{name: np.moveaxis(pad([part[name] for part in pair]), 0, 1) for name in names} for pair in pairs]
@@ -192,6 +206,12 @@ def pad(parts: Sequence[np.ndarray]) -> np.ndarray:
     return stacked
 
 
+def _filled(parts: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """Nothing, with as many axes as the others have, where a part is missing."""
+    axes = next(part.ndim for part in parts if part is not None)
+    return [np.empty((0,) * axes) if part is None else part for part in parts]
+
+
 def check_pair(name: str, one: Array, other: Array) -> None:
     """Refuse two tensors that cannot be one weight at two times."""
     if tuple(one.shape) != tuple(other.shape):
@@ -213,6 +233,17 @@ def need_heads(layout: Layout) -> None:
     )
 
 
+def headline(row: Row) -> Metrics:
+    """Ranks of both products, averaged over all heads that have not diverged; effective ranks where spectra are."""
+    metrics = {}
+    for at, product in enumerate(PRODUCTS):
+        for name in (name for name in ("stable_rank", "effective_rank") if f"heads/{name}" in row):
+            values = row[f"heads/{name}"][..., at]
+            values = values[np.isfinite(values)]
+            metrics[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
+    return metrics
+
+
 def to_trajectory(
     layout: Layout,
     steps: Sequence[int],
@@ -220,8 +251,12 @@ def to_trajectory(
     initial: Mapping[str, np.ndarray] | None = None,
     status: Status = FINISHED,
 ) -> xr.DataTree:
-    """Label the axes of measured rows, in order of their steps: groups `heads` and `modules` along `time`."""
-    columns = {name: pad([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    """Label the axes of measured rows, in order of their steps: groups `heads` and `modules` along `time`.
+
+    What a row does not hold is NaN at its step.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: pad(_filled([row.get(name) for row in rows])) for name in names}
     groups = {
         group: {name.partition("/")[2]: array for name, array in columns.items() if name.startswith(f"{group}/")}
         for group in ("heads", "modules")

@@ -144,9 +144,9 @@ class TextFeed:
         return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), tokens[:, 1:].reshape(-1))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Cross-entropy of the next token on validation text."""
-        total = sum(float(self.loss(model, part)) * len(part) for part in self.valid.split(self.size))
-        return {"test_loss": total / len(self.valid), "test_accuracy": float("nan")}
+        """Cross-entropy of the next token on validation text; the device is waited for once, at the end."""
+        sums = [self.loss(model, part).double() * len(part) for part in self.valid.split(self.size)]
+        return {"test_loss": float(torch.stack(sums).sum()) / len(self.valid), "test_accuracy": float("nan")}
 
 
 def tested(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:

@@ -50,7 +50,8 @@ class Recipe:
         return self.rate * (0.5 * (1 + math.cos(math.pi * done)) if self.decay == "cosine" else 1 - done)
 
     def build(self, parameters: Iterable[nn.Parameter], fused: bool) -> torch.optim.Optimizer:
-        """The optimiser; `fused` updates all weights in one kernel, on a GPU."""
+        """The optimiser; `fused` updates all weights in one kernel, on a GPU, and lets a CUDA graph do so."""
         if self.optimiser == "adam":
-            return torch.optim.Adam(parameters, lr=self.rate, fused=fused)
-        return torch.optim.SGD(parameters, lr=self.rate)
+            # Capturable: the count of steps lies on the device, where a graph can advance it.
+            return torch.optim.Adam(parameters, lr=self.rate, fused=fused, capturable=fused)
+        return torch.optim.SGD(parameters, lr=self.rate, fused=fused or None)

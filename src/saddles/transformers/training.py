@@ -20,7 +20,9 @@ from saddles.probe.recording.recorder import record
 from saddles.training import processes
 from saddles.training.checkpoint import Checkpoint, History, Row
 from saddles.training.device import mixed_precision, within_memory
+from saddles.training.graphs import Work
 from saddles.training.loop import STORE_EVERY, Loop
+from saddles.training.update import Update, put_rate_on_device, set_rate
 from saddles.transformers.feed import Feed
 from saddles.transformers.recipe import Recipe
 
@@ -44,6 +46,7 @@ def train(
     recipe: Recipe,
     *,
     every: int,
+    spectra: int | None = None,
     evaluate_every: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     store_every: float = STORE_EVERY,
@@ -53,9 +56,11 @@ def train(
     """Train and return the recording of the probe, with losses, accuracy and learning rate beside it.
 
     Args:
-        model: on its device already; on a GPU it is compiled and runs in bfloat16, its weights stay float32.
+        model: on its device already; on a GPU it runs in bfloat16, its weights stay float32, and a step (compiled loss,
+            gradients, optimiser) is one CUDA graph.
         feed: what each step sees.
         every: steps from one measurement to the next.
+        spectra: steps from one whole spectrum to the next, a multiple of `every`; None keeps one at every measurement.
         evaluate_every: steps from one test to the next, a multiple of `every`; None tests at every measurement.
         folder: holds the checkpoint and the recording; a run that is there already is resumed.
         store_every: seconds from one checkpoint to the next; checkpoints are written at measurements.
@@ -78,23 +83,25 @@ def train(
     history = checkpoint.restore(device)
     if recording is not None and history.step == 0 and processes.rank() == 0:
         shutil.rmtree(recording, ignore_errors=True)  # killed before the first checkpoint
-    runner = torch.compile(model) if (gpu if compiled is None else compiled) else model
-    assert isinstance(runner, nn.Module)
-    stepper = _Stepper(runner, processes.shared(runner), feed, recipe, optimiser, device, evaluate_every or every)
-    with (
-        within_memory(f"split batches with accumulate={2 * recipe.accumulate}, or lower batch"),
-        _without_warnings_of_waiting(),
-        record(model, every, out=recording, step=history.step) as recorder,
-    ):
+    stepper = _Stepper(model, feed, recipe, optimiser, gpu if compiled is None else compiled, evaluate_every or every)
+    with within_memory(f"split batches with accumulate={2 * recipe.accumulate}, or lower batch"):
+        if gpu and processes.count() == 1:
+            stepper.capture(history.step)
+        with (
+            _without_warnings_of_waiting(),
+            record(model, every, spectra=spectra, out=recording, step=history.step) as recorder,
+        ):
 
-        def step(number: int) -> Tensor:
-            loss = stepper.step(number)
-            recorder.step(number + 1)
-            return loss
+            def step(number: int) -> Tensor:
+                loss = stepper.step(number)
+                recorder.step(number + 1)
+                return loss
 
-        measured = {*range(every, recipe.steps, every), recipe.steps}
-        loop = Loop(recipe.steps, step, stepper.observe, measured, checkpoint, store_every, recorder.flush, title=title)
-        status = loop.run(history)
+            measured = {*range(every, recipe.steps, every), recipe.steps}
+            loop = Loop(
+                recipe.steps, step, stepper.observe, measured, checkpoint, store_every, recorder.flush, title=title
+            )
+            status = loop.run(history)
     return xr.DataTree() if processes.rank() else _with_curves(recorder.result, history, feed, recipe, status)
 
 
@@ -120,35 +127,50 @@ def _check(feed: Feed, recipe: Recipe, every: int, evaluate_every: int | None) -
         raise SaddlesError.must_be("evaluate_every", f"a multiple of every={every}", evaluate_every)
 
 
-@dataclass(frozen=True, eq=False)
 class _Stepper:
     """Takes steps and tests the model."""
 
-    model: nn.Module
-    shared: nn.Module
-    """The model, averaging gradients where there are several processes."""
-    feed: Feed
-    recipe: Recipe
-    optimiser: torch.optim.Optimizer
-    device: torch.device
-    evaluate_every: int
+    def __init__(
+        self,
+        model: nn.Module,
+        feed: Feed,
+        recipe: Recipe,
+        optimiser: torch.optim.Optimizer,
+        compiled: bool,
+        evaluate_every: int,
+    ) -> None:
+        self.model, self.feed, self.recipe, self.optimiser = model, feed, recipe, optimiser
+        self.device, self.evaluate_every = next(model.parameters()).device, evaluate_every
+        # With the loss compiled too, 50,257 logits per token are not written in float32. What is shared between
+        # processes is compiled before it is wrapped, and its loss is not.
+        alone = processes.count() == 1
+        runner = torch.compile(model) if compiled and not alone else model
+        assert isinstance(runner, nn.Module)
+        shared = processes.shared(runner)
+        loss = torch.compile(feed.loss, dynamic=False) if compiled and alone else feed.loss
+        self.advance: Work = Update(
+            lambda *batch: loss(shared, *batch),
+            optimiser,
+            self.device,
+            recipe.accumulate,
+            lambda: processes.without_exchange(shared),
+        )
+
+    def capture(self, number: int) -> None:
+        """Replay the step as a CUDA graph from here on."""
+        assert isinstance(self.advance, Update)
+        put_rate_on_device(self.optimiser)
+        self.advance = self.advance.captured(self.batch(number))
 
     def step(self, number: int) -> Tensor:
         """Update the model once; returns the mean loss of this process' share of the batch."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.recipe.rate_at(number)
-        self.optimiser.zero_grad(set_to_none=True)
-        total, parts = torch.zeros((), device=self.device), self.recipe.accumulate
-        for part in range(parts):
-            last = part == parts - 1
-            with contextlib.nullcontext() if last else processes.without_exchange(self.shared):
-                batch = self.feed.batch(number, processes.share(part, parts))
-                with mixed_precision(self.device):
-                    loss = self.feed.loss(self.shared, *batch) / parts
-                loss.backward()
-            total += loss.detach()
-        self.optimiser.step()
-        return total
+        set_rate(self.optimiser, self.recipe.rate_at(number))
+        return self.advance(*self.batch(number))
+
+    def batch(self, number: int) -> list[Tensor]:
+        """The tensors of a step, part after part."""
+        parts = self.recipe.accumulate
+        return [tensor for part in range(parts) for tensor in self.feed.batch(number, processes.share(part, parts))]
 
     def observe(self, steps: int) -> Row:
         """Test the model, if it is time to."""

@@ -16,7 +16,7 @@ first value between two descents.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
@@ -183,8 +183,16 @@ def losses_figure(trajectory: Trajectory) -> Drawing:
     return figures.concepts.memorisation_losses(trajectory)
 
 
-Judge = Callable[[Trajectory, str, str], list[Claim]]
 Draw = Callable[[Trajectory], Drawing]
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """Claims of runs that two figures share."""
+
+    def __call__(self, trajectory: Trajectory, size: str, where: str) -> list[Claim]:
+        """Judge them for one figure."""
+        ...
 
 
 def _dimensions(number: str, title: str, judge: Judge, figure: Draw) -> Experiment[DimensionSettings]:

@@ -110,7 +110,7 @@ def _crossing(scan: np.ndarray, growth: np.ndarray) -> np.ndarray:
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge what sets the transition."""
     ratios, others = (
-        np.abs(np.log(trajectory["crossing"] / trajectory[name])).max(["truth", "dim"]).values
+        np.abs(np.log((trajectory["crossing"] / trajectory[name]).transpose("truth", "dim", "seed").values)).max((0, 1))
         for name in ("norm", "mean_size")
     )
     return [

@@ -53,8 +53,8 @@ def _instance(settings: ScaledDraws, grid: Grid, seed: int) -> xr.Dataset:
     other = np.roll(flow["accumulated"].values, settings.length - 1, axis=1)  # those of the next sequence
     null = optimality(flow["beta"].values, other, task, "l1")
     flow = flow.assign(
-        support_stationarity=("time", _on_support(flow, task, best.solution)),
-        **{f"null_{name}": ("time", null[name]) for name in ("kkt_slackness", "certified_gap")},
+        {"support_stationarity": ("time", _on_support(flow, task, best.solution))}
+        | {f"null_{name}": ("time", null[name]) for name in ("kkt_slackness", "certified_gap")}
     )
     there = np.abs(best.solution)[_support(best.solution)]
     level = float(np.abs(np.log(2 * there / settings.scale**2)).max())

@@ -2,13 +2,14 @@
 
 A loop that feeds a GPU depends on the speed of its interpreter, and threads that measure take the interpreter's lock
 from it a thousand times per second. A process does not: it shares the memory of the copies, and is only told which of
-them to measure. Where the model is on the CPU both would share the same cores, and threads are simpler.
+them to measure. Where the model is on the CPU both would share the same cores, and threads are simpler. Heads on a
+GPU are measured there (`on_device`), which leaves the host too little work for a process.
 """
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -21,10 +22,28 @@ from saddles.runtime.workers import Worker, WorkerLostError
 
 
 @runtime_checkable
-class Backend(Protocol):
+class Slot(Protocol):
+    """Memory for one measurement."""
+
+    whole: bool
+
+    def wait(self) -> None:
+        """Return when what a GPU sends has arrived."""
+        ...
+
+    def close(self) -> None:
+        """Release what the system lent."""
+        ...
+
+
+SlotT_contra = TypeVar("SlotT_contra", bound=Slot, contravariant=True)
+
+
+@runtime_checkable
+class Backend(Protocol[SlotT_contra]):
     """Measures one copy of the recorded weights against the reference."""
 
-    def measure(self, copy: Buffers) -> Row:
+    def measure(self, copy: SlotT_contra) -> Row:
         """Spectra and ranks, `heads/…` and `modules/…`."""
         ...
 

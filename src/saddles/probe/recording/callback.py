@@ -8,7 +8,8 @@ import xarray as xr
 
 from saddles.errors import SaddlesError
 from saddles.probe.recording.journal import Journal
-from saddles.probe.recording.recorder import Recorder, Reference, record
+from saddles.probe.recording.recorder import Recorder, record
+from saddles.probe.weights.live_model import Reference
 
 
 class RecordingCallback:

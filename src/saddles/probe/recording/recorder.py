@@ -7,8 +7,9 @@
             run.step()
     run.result
 
-Every `every` steps the recorded weights are copied, and a process (for a model on a GPU) or threads measure the copies,
-in order. The loop waits only when `pending` copies are still being measured.
+Every `every` steps the recorded weights are copied, and measured beside training, in order: on the GPU that holds them,
+by threads where they are on the CPU, or by a process of its own. The loop waits only when `pending` copies are still
+being measured.
 """
 
 import contextlib
@@ -17,11 +18,11 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import xarray as xr
@@ -29,28 +30,32 @@ from torch import Tensor
 
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.errors import SaddlesError
-from saddles.probe.layouts.layout import PRODUCTS, Layout
-from saddles.probe.measuring import Row, measure_initial, need_heads, to_trajectory
-from saddles.probe.recording.backends import Backend, ProcessBackend, ThreadBackend
+from saddles.probe.layouts.layout import Layout
+from saddles.probe.measuring import (
+    WITHOUT_SPECTRUM,
+    Metrics,
+    Row,
+    headline,
+    measure_initial,
+    need_heads,
+    to_trajectory,
+)
+from saddles.probe.recording.backends import Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
+from saddles.probe.recording.on_device import DeviceBackend
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
-from saddles.probe.weights.live_model import heads, is_sharded, parameters, state_of
+from saddles.probe.weights.live_model import Reference, heads, is_sharded, parameters, part_of
 from saddles.runtime.threads import spare_cores, torch_pool
 
 WARN_AFTER_S = 1.0
 """Seconds that training may wait in all before a warning says so."""
-
-Reference = torch.nn.Module | Mapping[str, Tensor]
-"""A model, or its state dict."""
-
-Metrics = dict[str, float]
-"""Headline ranks, by the names under which trackers show them."""
 
 
 def record(
     model: torch.nn.Module,
     every: int = 50,
     *,
+    spectra: int | None = None,
     out: str | os.PathLike[str] | None = None,
     step: int = 0,
     reference: Reference | None = None,
@@ -62,19 +67,26 @@ def record(
 
     Args:
         model: it may be sharded with FSDP2 (every process must record and step).
-        every: steps from one measurement to the next; the last step is measured too.
+        every: steps from one measurement to the next; the last step is measured too, with its spectra.
+        spectra: steps from one whole spectrum to the next, a multiple of `every`; measurements in between hold the
+            stable rank, the norm and the noise floor alone, which cost a GPU a tenth. None keeps all spectra.
         out: a folder that gets every measurement as it is made, and the whole as Zarr at the end. A recording that is
             there already is resumed: its reference is used, and rows after `step` are put aside.
         step: how many steps the model has been trained already, as when resuming.
         reference: the model at the start, or its state dict; None takes the model as it is now.
         modules: measure the plain matrices too; this costs more and holds a copy of the whole model.
         pending: how many copies of the recorded weights may wait for their turn.
-        process: measure in a process of its own; None does so for a model on a GPU.
+        process: measure in a process of its own, with memory of the host alone; None does so where weights lie on a
+            GPU and cannot be measured there (plain matrices, float64, several GPUs). Measuring on the GPU takes two
+            copies of the recorded weights and about 1 GB there.
     """
     for name, value, least in (("every", every, 1), ("pending", pending, 1), ("step", step, 0)):
         if value < least:
             raise SaddlesError.must_be(name, f"at least {least}", value)
-    return Recorder(model, every, Journal(out) if out is not None else None, step, reference, modules, pending, process)
+    if spectra is not None and (spectra < 1 or spectra % every):
+        raise SaddlesError.must_be("spectra", f"a multiple of every={every}", spectra)
+    journal = Journal(out) if out is not None else None
+    return Recorder(model, every, spectra or every, journal, step, reference, modules, pending, process)
 
 
 class Recorder:
@@ -91,6 +103,7 @@ class Recorder:
         self,
         model: torch.nn.Module,
         every: int,
+        spectra: int,
         journal: Journal | None,
         step: int,
         reference: Reference | None,
@@ -101,6 +114,7 @@ class Recorder:
         self.layout: Layout = heads(model)
         need_heads(self.layout)
         self.every, self.at, self._began = every, step, step
+        self._spectra = spectra
         self.waited = 0.0
         self._modules, self._pending, self._process = modules, pending, process
         names = self.layout.parameters() if modules else self.layout.head_parameters()
@@ -109,8 +123,10 @@ class Recorder:
         self._journal = journal
         self._given = reference
         self._rows: dict[int, Row] = {}
+        self._backend: Backend[Any]  # each measures what its own `_copy` fills
+        self._copy: Callable[[Any], None]
         self._metrics: queue.SimpleQueue[tuple[int, Metrics]] = queue.SimpleQueue()
-        self._free: queue.SimpleQueue[Buffers] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         self._jobs: list[Future[None]] = []
         self._lock = threading.Lock()
         self._result: xr.DataTree | None = None
@@ -133,42 +149,69 @@ class Recorder:
         return self
 
     def _begin(self) -> None:
-        # All memory is taken now: a process inherits shared blocks only when it starts, and a loop that runs out of
-        # memory should do so before its first step.
-        start, *copies = [self._new_buffers() for _ in range(1 + self._pending)]
-        self._copier.copy_to(start)
-        start.wait()
+        # All memory is taken now: a loop that runs out of memory should do so before its first step.
+        now = self._new_buffers()
+        self._copier.copy_to(now)
+        now.wait()
         self._pool = self._stack.enter_context(torch_pool(spare_cores()))
         # A single thread takes the copies one by one, so that rows are made in order; the pool shares each one's work.
         self._queue = self._stack.enter_context(torch_pool(1))
         reference = self._resume()
+        # This step's row was not written yet when training died, and the model has the weights of that step.
         owed = reference is not None and self.at % self.every == 0 and self.at not in self._rows
+        reference = reference or self._new_reference(now.tensors)
+        begin = self._begin_on_device if self._measures_on_device() else self._begin_on_host
+        slots = begin(now, reference, owed)
         if owed:
-            # This step's row was not written yet when training died, and the model has the weights of that step.
-            copies[0].block.copy_(start.block)
-        reference = reference or self._new_reference(start.tensors)
-        # The reference must lie in `start`, whose memory the backend shares.
-        for name, tensor in start.tensors.items():
+            self._jobs.append(self._queue.submit(self._measure, self.at, slots.pop(0)))
+        for slot in slots:
+            self._free.put(slot)
+
+    def _begin_on_device(self, now: Buffers, reference: Mapping[str, Tensor], owed: bool) -> list[Slot]:
+        backend = DeviceBackend(self.layout, self._copier, reference, self._pool)
+        self._backend, self._copy = self._stack.enter_context(closing(backend)), backend.copy_to
+        slots = [backend.readings() for _ in range(self._pending)]
+        if owed:
+            slots[0].whole = self._is_whole(self.at)
+            backend.begin([(place, now.tensors[place.name]) for place in self._copier.places], slots[0])
+        return [*slots]
+
+    def _begin_on_host(self, now: Buffers, reference: Mapping[str, Tensor], owed: bool) -> list[Slot]:
+        # A process inherits shared blocks only when it starts, so all of them are made before it.
+        copies = [self._new_buffers() for _ in range(self._pending)]
+        if owed:
+            copies[0].block.copy_(now.block)
+            copies[0].whole = self._is_whole(self.at)
+        # The reference must lie in `now`, whose memory the backend shares.
+        for name, tensor in now.tensors.items():
             if reference[name] is not tensor:
                 tensor.copy_(reference[name])
-        self._backend = self._stack.enter_context(closing(self._new_backend(start, copies)))
-        if owed:
-            self._jobs.append(self._queue.submit(self._measure, self.at, copies.pop(0)))
-        for buffers in copies:
-            self._free.put(buffers)
+        self._backend = self._stack.enter_context(closing(self._new_backend(now, copies)))
+        self._copy = self._copier.copy_to
+        return [*copies]
 
     def _new_buffers(self) -> Buffers:
         buffers = buffers_for(self._copier.places, shared=self._uses_process(), pinned=self._copier.on_gpu)
         return self._stack.enter_context(closing(buffers))
 
-    def _new_backend(self, reference: Buffers, copies: list[Buffers]) -> Backend:
+    def _new_backend(self, reference: Buffers, copies: list[Buffers]) -> "ProcessBackend | ThreadBackend":
         if self._uses_process():
             return ProcessBackend(self.layout, self._copier.places, reference, copies, self._modules, spare_cores())
         return ThreadBackend(self.layout, reference.tensors, self._modules, self._pool)
 
+    def _measures_on_device(self) -> bool:
+        """Whether the weights are measured where they lie: heads on one GPU, in types narrower than float64."""
+        devices = {tensor.device for tensor in self._weights.values()}
+        narrow = all(tensor.dtype != torch.float64 for tensor in self._weights.values())
+        one = len(devices) == 1 and devices.pop().type == "cuda"
+        return one and narrow and self._process is None and not self._modules
+
+    def _is_whole(self, step: int) -> bool:
+        return step % self._spectra == 0
+
     def _uses_process(self) -> bool:
         # Threads serve where the system has no anonymous shared files (all but Linux).
-        wanted = self._copier.on_gpu if self._process is None else self._process
+        wanted = self._copier.on_gpu and not self._measures_on_device() if self._process is None else self._process
         return wanted and hasattr(os, "memfd_create")
 
     def _resume(self) -> Mapping[str, Tensor] | None:
@@ -195,7 +238,7 @@ class Recorder:
 
     def _new_reference(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The reference that was given, or the weights as they are now; written to the folder."""
-        reference = now if self._given is None else _part_of(self._given, now)
+        reference = now if self._given is None else part_of(self._given, now)
         self._initial = measure_initial(self.layout, reference.__getitem__, self._pool.map)
         if self._journal is not None:
             self._journal.begin(self.layout, reference, self._initial)
@@ -216,30 +259,35 @@ class Recorder:
         else:
             self._check_jobs()
 
-    def _submit(self, step: int) -> None:
-        """Copy the weights and hand them to the backend."""
+    def _submit(self, step: int, whole: bool | None = None) -> None:
+        """Copy the weights and hand them to the backend.
+
+        Args:
+            whole: with their spectra; None where it is their turn.
+        """
         if not self._measures:
             self._take_part()
             return
         self._check_jobs()
-        buffers = self._next_buffers()
-        self._copier.copy_to(buffers)
-        self._jobs.append(self._queue.submit(self._measure, step, buffers))
+        slot = self._next_slot()
+        slot.whole = self._is_whole(step) if whole is None else whole
+        self._copy(slot)
+        self._jobs.append(self._queue.submit(self._measure, step, slot))
 
     def _take_part(self) -> None:
         if any(is_sharded(tensor) for tensor in self._weights.values()):
             self._copier.take_part()
 
-    def _next_buffers(self) -> Buffers:
+    def _next_slot(self) -> Slot:
         with contextlib.suppress(queue.Empty):
             return self._free.get_nowait()
         began = time.perf_counter()
-        buffers = None
-        while buffers is None:
+        slot = None
+        while slot is None:
             # A failed measurement is raised here, and not only at the end of training.
             self._check_jobs()
             with contextlib.suppress(queue.Empty):
-                buffers = self._free.get(timeout=1.0)
+                slot = self._free.get(timeout=1.0)
         self.waited += time.perf_counter() - began
         if self.waited > WARN_AFTER_S and not self._warned:
             self._warned = True
@@ -247,13 +295,15 @@ class Recorder:
                 f"Training waits for measurements: one takes longer than {self.every} steps. Raise `every`.",
                 stacklevel=4,
             )
-        return buffers
+        return slot
 
-    def _measure(self, step: int, buffers: Buffers) -> None:
+    def _measure(self, step: int, slot: Slot) -> None:
         """In the background: one row, to memory and to disk."""
         try:
-            buffers.wait()  # for the transfer from the GPU; the loop does not
-            row = self._backend.measure(buffers)
+            slot.wait()  # for the transfer from the GPU; the loop does not
+            row = self._backend.measure(slot)
+            if not slot.whole:
+                row = {name: array for name, array in row.items() if name.partition("/")[2] in WITHOUT_SPECTRUM}
             # On disk first: what `result` or a tracker shows is never lost in a crash.
             if self._journal is not None:
                 self._journal.add(step, row)
@@ -261,7 +311,7 @@ class Recorder:
                 self._rows[step] = row
             self._metrics.put((step, headline(row)))
         finally:
-            self._free.put(buffers)
+            self._free.put(slot)
 
     def _check_jobs(self) -> None:
         """Forget jobs that are done; an error in the background is raised here."""
@@ -303,14 +353,14 @@ class Recorder:
             return
         self._finished = True
         # After an error the weights may be in the middle of a step, so only whole steps measured before are kept.
-        last = kind is None and self.at > self._began and self.at % self.every
+        last = kind is None and self.at > self._began and not self._is_whole(self.at)
         if not self._measures:
             if last:
                 self._submit(self.at)
             return
         try:
             if last:
-                self._submit(self.at)
+                self._submit(self.at, whole=True)
             self.flush()
         except BaseException as error:
             kind = type(error)
@@ -345,23 +395,3 @@ def _status(kind: type[BaseException] | None) -> Status:
     if issubclass(kind, KeyboardInterrupt):
         return Status(Ending.INTERRUPTED)
     return Status(Ending.FAILED, kind.__name__)
-
-
-def headline(row: Row) -> Metrics:
-    """Stable and effective ranks of both products, averaged over all heads that have not diverged."""
-    metrics = {}
-    for at, product in enumerate(PRODUCTS):
-        for name in ("stable_rank", "effective_rank"):
-            values = row[f"heads/{name}"][..., at]
-            values = values[np.isfinite(values)]
-            metrics[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
-    return metrics
-
-
-def _part_of(reference: Reference, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The recorded part of a reference, copied to the CPU."""
-    tensors = state_of(reference)
-    wrong = [name for name, own in like.items() if name not in tensors or tensors[name].shape != own.shape]
-    if wrong:
-        raise SaddlesError(f"`reference` must be the same model; it has no {wrong[0]} of the model's shape.")
-    return {name: tensors[name].detach().to("cpu", copy=True) for name in like}

@@ -58,12 +58,14 @@ class Buffers:
         block: the bytes.
         file: the descriptor of a shared block, to be inherited by another process.
         arrived: the events after which the copy is complete, one per GPU.
+        whole: whether its spectra are wanted, and not the ranks alone.
     """
 
     tensors: dict[str, Tensor]
     block: Tensor
     file: int | None = None
     arrived: list[torch.cuda.Event] = field(default_factory=list)
+    whole: bool = True
     _pinned: bool = False
 
     def wait(self) -> None:
@@ -133,19 +135,20 @@ class Copier:
 
     def take_part(self) -> None:
         """Gather with the other processes, and keep nothing."""
-        for _ in self._whole():
+        for _ in self.gather():
             pass
 
     def copy_to(self, buffers: Buffers) -> None:
         """Copy the weights as they are now; those on a GPU are on their way when this returns."""
         for transfer in self._transfers.values():
             transfer.wait_for_last()
-        for place, tensor in self._whole():
+        for place, tensor in self.gather():
             transfer = self._transfers.get(tensor.device)
             (buffers.tensors[place.name] if transfer is None else transfer.tensors[place.name]).copy_(tensor)
         buffers.arrived = [transfer.start(buffers.block) for transfer in self._transfers.values()]
 
-    def _whole(self) -> Iterator[tuple[Place, Tensor]]:
+    def gather(self) -> Iterator[tuple[Place, Tensor]]:
+        """The weights one by one, those that are sharded whole; every process must ask for them."""
         for place in self.places:
             with gathered(place.name, self.weights[place.name]) as whole:
                 yield place, whole.detach()

@@ -21,6 +21,9 @@ from saddles.probe.layouts.layout import Layout
 from saddles.probe.measuring import measure
 from saddles.runtime.threads import spare_cores
 
+Reference = torch.nn.Module | Mapping[str, Tensor]
+"""A model, or its state dict."""
+
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 """What torch.compile, FSDP and activation checkpointing put into names."""
 
@@ -65,11 +68,20 @@ def parameters(model: object) -> dict[str, Tensor]:
     return named
 
 
-def state_of(source: torch.nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
+def state_of(source: Reference) -> dict[str, Tensor]:
     """The tensors of a model or of a state dict, under their plain names."""
     if isinstance(source, Mapping):
         return {plain_name(name): tensor for name, tensor in source.items()}
     return parameters(source)
+
+
+def part_of(reference: Reference, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The recorded part of a reference, copied to the CPU."""
+    tensors = state_of(reference)
+    wrong = [name for name, own in like.items() if name not in tensors or tensors[name].shape != own.shape]
+    if wrong:
+        raise SaddlesError(f"`reference` must be the same model; it has no {wrong[0]} of the model's shape.")
+    return {name: tensors[name].detach().to("cpu", copy=True) for name in like}
 
 
 def plain_name(name: str) -> str:

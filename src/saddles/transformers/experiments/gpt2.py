@@ -47,8 +47,8 @@ def _prepare(settings: Settings) -> Prepare:
 
 
 _SMALL = Settings(
-    source="wikitext2", block=256, layers=12, heads=12, width=768, epochs=3.0, batch=16, accumulate=2, rate=3e-4,
-    warm_up=0.0, every=20, tests=5,
+    source="wikitext2", block=256, layers=12, heads=12, width=768, epochs=3.0, batch=16, rate=3e-4, warm_up=0.0,
+    every=25, spectra=10, tests=20,
 )  # fmt: skip
 
 EXPERIMENT = Experiment(
@@ -62,7 +62,7 @@ EXPERIMENT = Experiment(
                                     width=128, test=20, epochs=1.0, batch=8, rate=3e-4, warm_up=0.0, every=10,
                                     tests=10)),
         "gpu": Size(120, _SMALL),
-        "paper": Size(7200, replace(_SMALL, source="hf:Salesforce/wikitext:wikitext-103-v1", every=500, tests=1)),
+        "paper": Size(7200, replace(_SMALL, source="hf:Salesforce/wikitext:wikitext-103-v1", every=100, tests=10)),
     },
     needs=("source",),
     run=run,

@@ -40,6 +40,7 @@ class Training:
     warm_up: Annotated[float, "epochs of linear growth of the learning rate"]
     every: Annotated[int, "steps from one measurement of the heads to the next"]
     tests: Annotated[int, "measurements from one test to the next"] = 1
+    spectra: Annotated[int, "measurements from one whole spectrum to the next; between them stable ranks alone"] = 1
     accumulate: Annotated[int, "parts that a batch is split into, to save memory"] = 1
     seeds: Annotated[int, "independent runs behind each claim"] = 1
     store: Annotated[float, "seconds from one checkpoint to the next"] = 60.0
@@ -86,6 +87,7 @@ def _train(settings: Training, setup: "transformers.Setup", folder: Path | None,
         setup.feed,
         setup.recipe,
         every=every,
+        spectra=every * settings.spectra,
         evaluate_every=every * settings.tests,
         folder=folder,
         store_every=settings.store,
@@ -101,10 +103,14 @@ def _train(settings: Training, setup: "transformers.Setup", folder: Path | None,
 def thinned(heads: xr.Dataset) -> xr.Dataset:
     """Ranks at every measurement, spectra at a few, in single precision."""
     steps = heads["step"].values
-    ideal = np.geomspace(steps[0], steps[-1], INSTANTS)
+    spectra = heads["singular_value"]
+    there = np.flatnonzero(spectra.notnull().any([axis for axis in spectra.dims if axis != "time"]).values)
+    if not there.size:  # a run that diverged before its first spectrum, or with it
+        there = np.arange(len(steps))
+    ideal = np.geomspace(steps[there[0]], steps[there[-1]], INSTANTS)
     # A little less than ideal, so that rounding in geomspace does not skip the measurement that is meant.
-    places = np.unique(np.searchsorted(steps, ideal * (1 - 1e-9)))
-    spectra = heads["singular_value"].isel(time=places).drop_vars(["time", "step", "epoch"]).rename(time="instant")
+    places = there[np.unique(np.searchsorted(steps[there], ideal * (1 - 1e-9)))]
+    spectra = spectra.isel(time=places).drop_vars(["time", "step", "epoch"]).rename(time="instant")
     kept = heads[[*RANKS, *CURVES, "initial_stable_rank", "initial_singular_value"]]
     kept = kept.assign(singular_value=spectra.assign_coords(instant=steps[places]))
     return kept.map(lambda variable: variable.astype(np.float32), keep_attrs=True).assign_attrs(heads.attrs)
