@@ -71,7 +71,7 @@ def load(path: str | os.PathLike[str]) -> Any:
                 stored = _whole_cells(tree) if "cell_done" in tree else tree.load()
     except SaddlesError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
+    except Exception as error:  # decoders of damaged bytes raise whatever they like, even SystemError
         raise SaddlesError(f"{path} cannot be read as a stored trajectory ({_first_line(error)}).") from error
     schema = stored.attrs.get("schema", SCHEMA)
     if not isinstance(schema, int | np.integer):

@@ -178,7 +178,11 @@ class Store:
         """Open the arrays; damage to anything but chunks of cells cannot be mended."""
         try:
             arrays = Arrays(folder, self.plan.grid.axes)
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:  # RuntimeError: of a decoder
+        except OSError:
+            raise
+        except Exception as error:  # decoders of damaged bytes raise whatever they like
+            if isinstance(error, SaddlesError) and not bad:
+                raise
             if not bad:
                 raise SaddlesError(f"{folder} cannot be read as the arrays of a sweep ({shown(error)}).") from error
             raise self._lost(bad[0]) from error
