@@ -40,7 +40,9 @@ mutate: setup
 	$(BIN)/python tests/support/mutations.py
 
 # Damaged and hostile files, kills and fuzz, in their long form. A failure prints ATTACK_SEED, which repeats it.
+attack: export ATTACK_SEED ?= $(shell date +%s)
 attack: setup
+	@echo ATTACK_SEED=$(ATTACK_SEED)
 	$(BIN)/python -m pytest -n $(CORES) -m "attack or not attack" tests/attack
 
 # A warning breaks it, and so does a dead link; every tutorial runs. Open docs/_build/html/index.html.

@@ -7,6 +7,7 @@ that `xarray.open_zarr` reads it where this package is not installed.
 import itertools
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def load(path: str | os.PathLike[str]) -> Any:
             listed = check_store(source)
             with xr.open_datatree(source, engine="zarr", chunks=None, consolidated=listed) as tree:
                 stored = _whole_cells(tree) if "cell_done" in tree else tree.load()
+                _refuse_broken_text(stored)
     except SaddlesError:
         raise
     except Exception as error:  # decoders of damaged bytes raise whatever they like, even SystemError
@@ -131,6 +133,16 @@ def _outside(file: Path, name: str) -> SaddlesError:
         f"{file} keeps {shown(name)} in another file, and is not read. Copy the data into one file, for instance with "
         "`saddles export`."
     )
+
+
+def _refuse_broken_text(stored: xr.DataTree) -> None:
+    """Refuse text whose letters are no letters: whatever copies it later would end in an error of Python itself."""
+    for node in stored.subtree:
+        for name, given in node.variables.items():
+            if given.dtype.kind == "U" and given.size and given.dtype.itemsize:
+                letters = np.ascontiguousarray(given.values).view(np.dtype("u4").newbyteorder(given.dtype.byteorder))
+                if letters.max() > sys.maxunicode:
+                    raise ValueError(f"{name} holds what is not text")
 
 
 def _first_line(error: BaseException) -> str:
