@@ -62,6 +62,8 @@ def test_every_epoch_has_an_order_of_its_own():
 
 
 def test_pytorch_weights_are_drawn_by_the_number_of_inputs():
+    ((one, _),) = OneLayer().layers(Identity((1.0, 2.0), 0.3, dim=50))
+    assert 0.99 / np.sqrt(50) < np.abs(one).max() <= 1 / np.sqrt(50)
     layers = MLP((400,), bias=True).start(Identity((1.0, 2.0), 0.3, dim=4))
     for (weights, biases), inputs in zip(layers, (4, 400), strict=True):
         edge = 1 / np.sqrt(inputs)  # the largest of n uniform numbers lies within 10/n of the edge, but for e^-10

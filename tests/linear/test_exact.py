@@ -104,6 +104,13 @@ def test_noise_has_its_size_and_is_not_made_of_the_target():
     assert abs(np.corrcoef(error.ravel(), denoising.target.ravel())[0, 1]) < 5 / np.sqrt(error.size)
 
 
+def test_truths_have_the_size_they_say():
+    target = Denoising(300, 5, seed=2).target  # entries K^{-1/2} Σ u_k v_k have variance 1, whatever K is
+    assert np.mean(target**2) == pytest.approx(1, rel=0.15)  # 1,500 factors on each side: 5 standard deviations
+    values = np.linalg.svd(Denoising(9, 2, dim_out=4, spectrum=(2.0, 0.5)).target, compute_uv=False)
+    np.testing.assert_allclose(values[:2], np.array([2.0, 0.5]) * 6, rtol=1e-12)
+
+
 def test_regression_with_identity_covariance_is_denoising():
     plain, regression = Denoising(8, 2, seed=1), Regression(8, 2, seed=1)
     matrix = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)))
