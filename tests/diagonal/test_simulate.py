@@ -341,12 +341,11 @@ class Euler:
     """A method of the user's own: plain Euler steps, written without the package."""
 
     def follow(self, dynamics, times=None):
-        state, seen = dynamics.start, []
+        state, seen, slope_of = dynamics.start, [], jax.jit(lambda state: dynamics.slope(state, dynamics.args))
         times = np.linspace(0.0, 20.0, 5) if times is None else times
         for span in np.diff(times, prepend=0.0):
             for _ in range(400):
-                slope = dynamics.slope(state, dynamics.args)
-                state = jax.tree.map(lambda x, move, h=span / 400: x + h * move, state, slope)
+                state = jax.tree.map(lambda x, move, h=span / 400: x + h * move, state, slope_of(state))
             seen.append(dynamics.observe(state, dynamics.args))
         saved = {name: np.array([row[name] for row in seen]) for name in seen[0]}
         return Path(np.asarray(times), saved, state, FINISHED)
