@@ -29,7 +29,7 @@ def main(full: bool) -> None:
     for rows, columns, times in ((100, 10, 15), (10_000, 100, 9), *([(100_000, 200, 5)] if full else [])):
         data = saddles.trajectory({"value": (("time", "kind"), draw.normal(size=(rows, columns)))}, np.arange(rows))
         with tempfile.TemporaryDirectory() as home:
-            place, turns = Path(home) / "t.zarr", {"save": [], "load": []}
+            place, size, turns = Path(home) / "t.zarr", 0, {"save": [], "load": []}
             for _ in range(times):
                 shutil.rmtree(place, ignore_errors=True)
                 with mock.patch.object(store, "seal"):
