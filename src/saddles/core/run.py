@@ -83,7 +83,7 @@ def run_experiment(
         changes: settings that differ from the size's.
         out: folder to write; it must not exist or be empty. None: root/LAB/NAME/HASH.
         fresh: compute again, in a new folder, even if the identical run is there.
-        planned: `out` came from `planned_folder` and may hold this very run already.
+        planned: `out` is from `planned_folder` and may hold this very run already.
     """
     row = find(experiment) if isinstance(experiment, str) else experiment
     size = size or row.default

@@ -10,9 +10,9 @@ class Ending(StrEnum):
     """The ways in which a run ends."""
 
     FINISHED = "finished"
-    """It reached the end that was asked for."""
+    """It reached the end that was set."""
     CONVERGED = "converged"
-    """No end was asked for, and it came to rest."""
+    """No end was set, and it converged."""
     STOPPED = "stopped"
     """A limit was reached before the end; the reason says which."""
     DIVERGED = "diverged"
@@ -69,9 +69,9 @@ class Status:
 
 
 FINISHED = Status(Ending.FINISHED)
-"""It reached the end that was asked for."""
+"""It reached the end that was set."""
 CONVERGED = Status(Ending.CONVERGED)
-"""No end was asked for, and it came to rest."""
+"""No end was set, and it converged."""
 
 
 def status_of(trajectory: object) -> Status:

@@ -227,7 +227,7 @@ def follow_cells(
         tick: called with the number of cells that have just been finished.
 
     Returns arrays over cells: best_test_error, best_step, stable_rank, distance_at_best, distance_most (both mean
-    squares over entries, the latter while the twin was followed; NaN if the best test error came only after that),
+    squares over entries, the latter while the twin was followed; NaN if the best test error is only after that),
     steps, ending (index into `ENDINGS`).
     """
     units, twins = unit_starts(widths, task, seed)
