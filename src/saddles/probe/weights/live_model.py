@@ -68,6 +68,11 @@ def parameters(model: object) -> dict[str, Tensor]:
     return named
 
 
+def live_parameters(model: torch.nn.Module) -> dict[str, Tensor]:
+    """A model's parameters as they are now, under all of their names; nothing is refused."""
+    return {plain_name(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
+
+
 def state_of(source: Reference) -> dict[str, Tensor]:
     """The tensors of a model or of a state dict, under their plain names."""
     if isinstance(source, Mapping):
