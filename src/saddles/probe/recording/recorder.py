@@ -19,7 +19,6 @@ The first such event is a warning.
 import contextlib
 import os
 import queue
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -32,24 +31,15 @@ import torch.distributed as dist
 import xarray as xr
 from torch import Tensor
 
-from saddles.core.status import FINISHED, Ending, Status
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
-from saddles.probe.measuring import (
-    WITHOUT_SPECTRUM,
-    Metrics,
-    Row,
-    headline,
-    mark_gaps,
-    measure_initial,
-    need_heads,
-    to_trajectory,
-)
+from saddles.probe.measuring import WITHOUT_SPECTRUM, Metrics, headline, measure_initial, need_heads
 from saddles.probe.recording.backends import Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.on_device import DeviceBackend
+from saddles.probe.recording.rows import Rows, in_words, status_after
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
-from saddles.probe.weights.live_model import Reference, heads, live_parameters, parameters, part_of
+from saddles.probe.weights.live_model import Reference, heads, live_parameters, parameters, part_of, same_weights
 from saddles.runtime.threads import spare_cores, torch_pool
 
 WARN_AFTER_S = 1.0
@@ -129,18 +119,12 @@ class Recorder:
         self._narrow = all(live[name].dtype != torch.float64 for name in names)
         self._journal = journal
         self._given = reference
-        self._rows: dict[int, Row] = {}
-        self._gaps: dict[int, str] = {}
-        self._noted: dict[int, str] = {}  # the gaps that the folder knows of
-        self._unwritten: set[int] = set()
-        self._trouble = ""  # what is to be warned of
-        self._told = False
+        self._rows = Rows(journal)
         self._backend: Backend[Any]  # each measures what its own `_copy` fills
         self._copy: Callable[[Any], None]
         self._metrics: queue.SimpleQueue[tuple[int, Metrics]] = queue.SimpleQueue()
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         self._jobs: list[Future[None]] = []
-        self._lock = threading.Lock()
         self._result: xr.DataTree | None = None
         self._finished = self._warned = False
         # Of several processes only the first measures; the others take part where weights are gathered.
@@ -234,7 +218,7 @@ class Recorder:
         if self.at == 0:
             # A recording without rows was begun and died before the first one: it is begun again.
             if last := max(journal.steps(), default=0):
-                if journal.ended_well() or not _same(journal.reference(), self._start(now)):
+                if journal.ended_well() or not same_weights(journal.reference(), self._start(now)):
                     raise SaddlesError(
                         f"{journal.folder} holds a recording up to step {last}, and training starts at step 0. "
                         "Recordings are never overwritten: pass step= to resume it, or another out=."
@@ -247,8 +231,8 @@ class Recorder:
                 f"{journal.folder} holds a recording of another model or of other matrices. Choose another out=."
             )
         journal.go_back_to(self.at)
-        self._initial, self._rows, self._gaps = journal.initial(), journal.rows(), journal.gaps()
-        self._noted = dict(self._gaps)
+        self._initial = journal.initial()
+        self._rows.take_over(journal)
         return reference
 
     def _start(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -294,12 +278,12 @@ class Recorder:
             self._copy(slot)
         except Exception as error:
             self._free.put(slot)
-            self._add_gap(step, _words(error))
+            self._rows.add_gap(step, in_words(error))
         else:
             if self._copier.lost:
-                self._add_gap(step, "; ".join(self._copier.lost.values()))
+                self._rows.add_gap(step, "; ".join(self._copier.lost.values()))
             self._jobs.append(self._queue.submit(self._measure, step, slot))
-        self._warn()
+        self._rows.warn()
 
     def _take_part(self) -> None:
         if self._copier.sharded:
@@ -332,65 +316,26 @@ class Recorder:
                 row = {name: array for name, array in row.items() if name.partition("/")[2] in WITHOUT_SPECTRUM}
             numbers = headline(row)
         except Exception as error:
-            self._add_gap(step, _words(error))
-            self._write()
+            self._rows.add_gap(step, in_words(error))
+            self._rows.write()
             return
         finally:
             self._free.put(slot)
-        with self._lock:
-            self._rows[step] = row
-            self._unwritten.add(step)
         # On disk before a tracker shows it: what was seen is not lost in a crash.
-        self._write()
+        self._rows.add(step, row)
         self._metrics.put((step, numbers))
-
-    def _write(self) -> None:
-        """Write the rows that wait for it, and which steps are missing; what a full disk does not take waits on."""
-        if self._journal is None:
-            return
-        try:
-            for step in sorted(self._unwritten):
-                self._journal.add(step, self._rows[step])
-                self._unwritten.discard(step)
-        except Exception as error:
-            self._report(
-                f"The recording cannot be written at step {min(self._unwritten)} ({_words(error)}). Training goes on; "
-                "measurements wait in memory and are written as soon as there is room."
-            )
-        gaps = {**self._gaps, **dict.fromkeys(self._unwritten, "not written: the disk was full or did not answer")}
-        if gaps != self._noted:
-            with contextlib.suppress(Exception):  # on a full disk this too has to wait
-                self._journal.note_gaps(gaps)
-                self._noted = gaps
-
-    def _add_gap(self, step: int, why: str) -> None:
-        with self._lock:
-            self._gaps[step] = f"{self._gaps[step]}; {why}" if step in self._gaps else why
-        self._report(
-            f"The recording has a gap at step {step} ({why}). Training goes on; the attribute `gaps` of the recording "
-            "lists every gap."
-        )
-
-    def _report(self, text: str) -> None:
-        self._trouble = self._trouble or text
-
-    def _warn(self) -> None:
-        """Warn once, in the thread of training."""
-        if self._trouble and not self._told:
-            self._told = True
-            warnings.warn(self._trouble, stacklevel=3)
 
     def _check_jobs(self) -> None:
         """Forget jobs that are done."""
         while self._jobs and self._jobs[0].done():
             self._jobs.pop(0).result()
-        self._warn()
+        self._rows.warn()
 
     def flush(self) -> None:
         """Wait until every copy taken so far is measured and stored; call it before saving a checkpoint."""
         while self._jobs:
             self._jobs.pop(0).result()
-        self._warn()
+        self._rows.warn()
 
     def drain_metrics(self) -> list[tuple[int, Metrics]]:
         """Headline ranks of measurements that finished since the last call: (step, name -> number)."""
@@ -437,24 +382,11 @@ class Recorder:
         finally:
             with self._lock_held:
                 self._stack.close()
-                self._write()
-                self._result = self._tree(_status(kind))
-                if self._journal is not None:
-                    self._store(self._journal, self._result)
-            self._warn()
-
-    def _store(self, journal: Journal, result: xr.DataTree) -> None:
-        try:
-            journal.finish(result)
-        except Exception as error:
-            self._report(f"The recording cannot be written ({_words(error)}). Training goes on; `result` holds it.")
-
-    def _tree(self, status: Status) -> xr.DataTree:
-        with self._lock:
-            rows = dict(sorted(self._rows.items()))
-        tree = to_trajectory(self.layout, list(rows), list(rows.values()), self._initial, status)
-        tree.attrs |= {"every": self.every, "waited_s": self.waited}
-        return mark_gaps(tree, self._gaps)
+                self._rows.write()
+                self._result = self._rows.tree(self.layout, self._initial, status_after(kind))
+                self._result.attrs |= {"every": self.every, "waited_s": self.waited}
+                self._rows.finish(self._result)
+            self._rows.warn()
 
     @property
     def result(self) -> xr.DataTree:
@@ -465,24 +397,3 @@ class Recorder:
                 "saddles.probe.recorded(out) while it runs."
             )
         return self._result
-
-
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether two sets of weights are equal, bit for bit."""
-    return set(one) == set(other) and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
-def _words(error: Exception) -> str:
-    """An error in one line."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, SaddlesError) else f"{type(error).__name__}: {first}"
-
-
-def _status(kind: type[BaseException] | None) -> Status:
-    if kind is None:
-        return FINISHED
-    if issubclass(kind, KeyboardInterrupt):
-        return Status(Ending.INTERRUPTED)
-    return Status(Ending.FAILED, kind.__name__)

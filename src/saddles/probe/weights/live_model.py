@@ -89,6 +89,11 @@ def part_of(reference: Reference, like: Mapping[str, Tensor]) -> dict[str, Tenso
     return {name: tensors[name].detach().to("cpu", copy=True) for name in like}
 
 
+def same_weights(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two sets of weights are equal, bit for bit."""
+    return set(one) == set(other) and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
 def plain_name(name: str) -> str:
     """A parameter's name without what wrappers add to it."""
     for word in _WRAPPERS:
