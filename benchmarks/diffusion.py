@@ -1,7 +1,8 @@
-"""The diffusion lab: seeds side by side against one after the other, and CUDA graphs, compiled or not, against single launches.
+"""The diffusion lab: seeds side by side against one after the other, and CUDA graphs against single launches.
 
 `python -m benchmarks diffusion` runs small models on the CPU in processor seconds, which a busy machine spoils less
-than the clock; where torch sees a GPU, one step of the paper's network is timed there launched, as a graph and compiled as a graph.
+than the clock; where torch sees a GPU, one step of the paper's network is timed there: launched kernel by kernel, as a
+graph, and compiled as a graph.
 """
 
 import time
