@@ -13,6 +13,7 @@ from saddles.runtime.files import explained, refuse_existing
 if TYPE_CHECKING:
     from saddles.probe.lora.adapter import Extraction
     from saddles.probe.lora.plan import LeftOut, LoraPlan
+    from saddles.probe.lora.reshape import Reshaped
 
 lora = typer.Typer(no_args_is_help=True, help="LoRA ranks and adapters from a base and a tuned model.")
 
@@ -113,6 +114,72 @@ def lora_extract(
     )
     _show_target(extraction, target)
     say(f"{extraction.folder}/")
+
+
+AdapterArgument = Annotated[Path, typer.Argument(help="a PEFT folder, or a .safetensors file with kohya's names")]
+OutArgument = Annotated[Path, typer.Option("--out", help="folder (kohya's names: file) to write; must not exist")]
+
+
+@lora.command("compress")
+def lora_compress(
+    adapter: AdapterArgument,
+    out_: OutArgument,
+    energy: EnergyOption = None,
+    energy_per_module: PerModuleOption = None,
+    budget: BudgetOption = None,
+    max_rank: MaxRankOption = None,
+    round_to: RoundOption = 1,
+) -> None:
+    """Write an adapter of fewer ranks, the best of its size."""
+    from saddles.probe.lora.reshape import lora_compress as work
+
+    _show_reshaped(
+        work(adapter, out_, energy, budget, max_rank, energy_per_module=energy_per_module, round_to=round_to)
+    )
+
+
+@lora.command("merge")
+def lora_merge(
+    adapters: Annotated[list[Path], typer.Argument(help="two or more adapters of one base")],
+    out_: OutArgument,
+    weights: Annotated[str | None, typer.Option(help="one number for each, as 0.7,0.3; default: 1 for each")] = None,
+    energy: Annotated[float | None, typer.Option(help="share of the sum to keep; default: all of it")] = None,
+    budget: BudgetOption = None,
+    max_rank: MaxRankOption = None,
+) -> None:
+    """Write one adapter whose change is the weighted sum of several."""
+    from saddles.probe.lora.reshape import lora_merge as work
+
+    try:
+        shares = None if weights is None else [float(word) for word in weights.split(",")]
+    except ValueError as error:
+        raise SaddlesError.must_be("weights", "numbers with commas between them", weights) from error
+    _show_reshaped(work(adapters, shares, out_, energy, budget, max_rank))
+
+
+@lora.command("grow")
+def lora_grow(
+    adapter: AdapterArgument,
+    rank: Annotated[int, typer.Option(help="of every module")],
+    out_: OutArgument,
+) -> None:
+    """Write an adapter of higher rank with the same function, to train on."""
+    from saddles.probe.lora.reshape import lora_grow as work
+
+    _show_reshaped(work(adapter, rank, out_))
+
+
+def _show_reshaped(made: "Reshaped") -> None:
+    frame = made.table()
+    numbers = ("rank", "new rank", "‖ΔW‖", "error", *(["overlap"] if "overlap" in frame else []))
+    table = plain_table("module", *numbers, right=numbers)
+    for name, row in frame.iterrows():
+        cells = [str(int(row["rank"])), str(int(row["new_rank"])), f"{row['norm']:.3e}", f"{row['error']:.3e}"]
+        table.add_row(escape(str(name)), *cells, *([f"{row['overlap']:+.3f}"] if "overlap" in frame else []))
+    out.print(table)
+    before, after = made.parameters
+    say(f"{before:,} parameters became {after:,}; relative error of the whole change {made.error:.2e}")
+    say(str(made.place))
 
 
 def _show_target(extraction: "Extraction", target: str) -> None:
