@@ -31,6 +31,10 @@ RoundOption = Annotated[int, typer.Option("--round-to", help="ranks are multiple
 SaveOption = Annotated[
     bool, typer.Option("--save-modules", help="also hold embeddings, norms and biases that LoRA cannot carry, whole")
 ]
+EvalOption = Annotated[Path | None, typer.Option("--eval", help="a text: measure the loss at several ranks on it")]
+LossOption = Annotated[
+    float | None, typer.Option(help="the smallest adapter that loses at most so much on --eval, instead of --energy")
+]
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")]
 
@@ -45,6 +49,8 @@ def lora_plan(
     max_rank: MaxRankOption = None,
     round_to: RoundOption = 1,
     save_modules: SaveOption = False,
+    evaluate: EvalOption = None,
+    loss: LossOption = None,
     figure: Annotated[Path | None, typer.Option(help="write NAME.png and NAME.svg: rank against energy")] = None,
     out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
 ) -> None:
@@ -57,7 +63,7 @@ def lora_plan(
         refuse_existing(place)
     plan = work(
         base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
-        round_to=round_to, save_modules=save_modules,
+        round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate,
     )  # fmt: skip
     _show_plan(plan)
     if figure is not None:
@@ -81,6 +87,8 @@ def lora_extract(
     max_rank: MaxRankOption = None,
     round_to: RoundOption = 1,
     save_modules: SaveOption = False,
+    evaluate: EvalOption = None,
+    loss: LossOption = None,
     plan_: Annotated[
         Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of the options above")
     ] = None,
@@ -93,7 +101,7 @@ def lora_extract(
     from saddles.probe.lora.plan import adapter_folder, read_plan
     from saddles.probe.lora.planning import lora_plan as make
 
-    chosen = (energy, energy_per_module, budget, max_rank)
+    chosen = (energy, energy_per_module, budget, max_rank, loss, evaluate)
     if plan_ is not None and (any(one is not None for one in chosen) or round_to != 1 or save_modules):
         raise SaddlesError("A plan already decides the ranks. Give --plan without --energy, --budget and the like.")
     folder = out_ or adapter_folder(tuned)
@@ -103,7 +111,7 @@ def lora_extract(
         if plan_ is not None
         else make(
             base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
-            round_to=round_to, save_modules=save_modules,
+            round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate,
         )
     )  # fmt: skip
     extraction = work(base, tuned, plan, folder, target=target, dtype=dtype)
@@ -213,6 +221,12 @@ def _show_plan(plan: "LoraPlan") -> None:
     for point in plan.curve:
         curve.add_row(str(point.rank), f"{100 * point.energy:.1f} %", f"{point.parameters:,}")
     out.print(curve)
+    if plan.measured:
+        words = "loss" if plan.task == "CAUSAL_LM" else "KL to tuned"
+        losses = plain_table("model", "parameters", words, right=("parameters", words))
+        for row in plan.measured:
+            losses.add_row(escape(row.what), f"{row.parameters:,}" if row.parameters else "", f"{row.value:.4f}")
+        out.print(losses)
     numbers = ("shape", "rank", "energy", "above rounding", "‖ΔW‖", "error", "parameters")
     table = plain_table("module", *numbers, right=numbers)
     for name, row in plan.table().iterrows():

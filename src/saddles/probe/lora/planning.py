@@ -121,8 +121,10 @@ class _Judgement:
     ) -> None:
         keep = {one.name for one in saved if one.bias}
         keep |= {name for one in saved if not one.bias for name in pairs.tensors_of(one.name)}
+        if any(one.bias for one in saved):  # PEFT's bias="all" carries every bias
+            keep |= {target.bias.model for target in pairs.targets if target.bias}
         self._judge, self._sized = Judge(pairs, early, late, sized, keep), sized
-        self._biases = bool(all(target.bias for target in pairs.targets) or keep)
+        self._biases = all(target.bias for target in pairs.targets)
         causal = pairs.task == "CAUSAL_LM"
         self._measure = measure_of(evaluate, self._judge, (early.place, late.place), causal)
         self.tuned = self._measure(self._judge.tuned)
@@ -130,7 +132,7 @@ class _Judgement:
 
     def value(self, ranks: list[int]) -> float:
         """Loss of base + adapter."""
-        return self._measure(self._judge.with_ranks(ranks, self._biases))
+        return self._measure(self._judge.with_ranks(ranks, self._biases))  # biases, where every module has one
 
     def within(self, loss: float) -> Choice:
         """The smallest adapter that loses at most so much."""
@@ -142,6 +144,7 @@ class _Judgement:
         for point in plan.curve:
             ranks = [min(point.rank, int(np.count_nonzero(one.squares))) for one in self._sized]
             rows.append(Measured(f"rank {point.rank}", point.parameters, self.value(ranks)))
+        self._biases = plan.lora_bias
         rows.append(Measured(plan.asked, plan.parameters, self.value([row.rank for row in plan.modules])))
         return tuple(rows)
 

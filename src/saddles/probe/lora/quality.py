@@ -1,6 +1,6 @@
 """What an adapter costs in quality: loss, or divergence from the tuned model, of base + adapter on a text.
 
-The model is the tuned one with W₀ + BA in its adapted modules and the base's numbers in all that the adapter leaves out.
+The model is the tuned one with W₀ + BA in its adapted modules and the base's numbers in what the adapter leaves out.
 """
 
 import copy
@@ -49,7 +49,6 @@ class Judge:
         self._pairs, self._early, self._sized = pairs, early, sized
         self.tuned = _model_of(late)
         self.model = copy.deepcopy(self.tuned)
-        adapted = {target.weight.model for target in pairs.targets}
         with torch.no_grad():
             for names, _ in pairs.others:
                 if names.model not in keep and names.base is not None and names.model not in pairs.skeleton.tied:
@@ -60,8 +59,7 @@ class Judge:
             change = weight_change(target.weight.tuned, late, early, target.weight.base)
             most = int((one.squares > 0).sum())
             self._factors.append(factors(change, most) if most else None)
-        self._biases = {t.module: t.bias for t in pairs.targets if t.bias and t.bias.model not in adapted}
-        self._late = late
+        self._late, self._keep = late, keep
 
     def _set(self, name: str, values: Tensor) -> None:
         parameter = self.model.get_parameter(name)
@@ -69,7 +67,7 @@ class Judge:
             parameter.data.copy_(values)
 
     def with_ranks(self, ranks: Sequence[int], biases: bool) -> torch.nn.Module:
-        """base + adapter."""
+        """base + adapter; `biases` of adapted modules are carried, too."""
         with torch.no_grad():
             for target, rank, parts in zip(self._pairs.targets, ranks, self._factors, strict=True):
                 assert target.weight.base is not None
@@ -77,9 +75,9 @@ class Judge:
                 if parts is not None and rank:
                     weight = weight + parts[0][:, :rank] @ parts[1][:rank]
                 self._set(target.weight.model, weight)
-                bias = self._biases.get(target.module)
+                bias = target.bias
                 if bias is not None and bias.base and bias.tuned:
-                    carried = biases and rank
+                    carried = bias.model in self._keep or (biases and rank)
                     self._set(bias.model, self._late.read(bias.tuned) if carried else self._early.read(bias.base))
         return self.model
 
@@ -146,7 +144,7 @@ def _tokens(file: str | os.PathLike[str], places: Sequence[str]) -> Tensor:
             break
     else:
         raise SaddlesError(
-            f"No tokenizer lies beside {places[-1]}. Save it there, or give `evaluate` token ids or a function in Python."
+            f"No tokenizer lies beside {places[-1]}. Save it there, or give `evaluate` token ids or a function."
         )
     count = min(len(ids) // LENGTH, BLOCKS)
     if len(ids) < 2:
@@ -161,8 +159,8 @@ def smallest_within(sized: Sequence[Sized], value: Callable[[list[int]], float],
     reached = value(full)
     if reached > most:
         raise SaddlesError(
-            f"Even with full ranks base + adapter reaches {reached:.4g}, above {most:.4g}. The rest is in tensors that no "
-            "rank carries: save them with `save_modules`, or allow a larger loss."
+            f"Even with full ranks base + adapter reaches {reached:.4g}, above {most:.4g}. The rest is in tensors that "
+            "no rank carries: save them with `save_modules`, or allow a larger loss."
         )
     low, high, ranks = 0.0, 1.0, full
     for _ in range(STEPS):
