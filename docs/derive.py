@@ -98,6 +98,11 @@ def memorisation(run: xr.Dataset) -> dict[str, Any]:
     for k, separation in enumerate(run["separation"].values):
         rows = [verdicts.transient_rise(single.isel(separation=k, seed=n)) for n in range(run.sizes["seed"])]
         mean = whole.isel(separation=k)
+        together = run.mean("seed").isel(separation=k)
+        for words, smooth in (("", 0.0), (", smoothed", verdicts.PATH_WIDTH)):
+            found[f"separation {separation:g}, excess over trained classes, and of one of them{words}"] = np.array(
+                verdicts.excess(together, smooth)
+            )
         found[f"separation {separation:g}, rises of seeds"] = rows
         found[f"separation {separation:g}, rise of the mean, and its top's step"] = [
             verdicts.transient_rise(mean), run["time"][verdicts.highest(mean)]]  # fmt: skip
@@ -111,6 +116,11 @@ def slowing(run: xr.Dataset) -> dict[str, Any]:
     mean = exponential_tail(path.mean("seed"), target)
     single = [exponential_tail(path.isel(seed=k), target)["fit"] for k in range(run.sizes["seed"])]
     fits = {f"R² of seed {k + 1}": fit for k, fit in enumerate(single)}
+    smooth = exponential_tail(path.mean("seed"), target, smooth=verdicts.SPEED_WIDTH)
+    judged = verdicts.slowing_claims(run, "gpu")[:3]
+    fits |= {f"speeds in random order: {claim.claim}": claim.null for claim in judged}
+    fits |= {claim.claim: claim.value for claim in judged} | {"speed smoothed by": verdicts.SPEED_WIDTH}
+    fits |= {f"{name}, smoothed": smooth[name] for name in ("rate", "low", "high", "fit")}
     return {str(name): mean[name] for name in mean.data_vars} | fits | {"separation": run["separation"]}
 
 

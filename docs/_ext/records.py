@@ -151,7 +151,7 @@ def lab_lines(found: dict[str, Any], lab: str) -> list[str]:
             reason = f" *{safe(claim['reason'])}*" if claim["reason"] else ""
             relation = {"<=": "≤", ">=": "≥"}[claim["relation"]]
             asked = f"{relation} {_number(float(claim['threshold']))}"
-            null = _number(claim["null"]) if "null" in claim else ""
+            null = " ".join((_number(claim["null"]) if "null" in claim else "none:", safe(claim.get("against", ""))))
             numbers = (_number(claim["value"]), asked, null, _number(claim["spread"]), claim["seeds"])
             words = (_verdict(claim["verdict"]), safe(claim["claim"]) + reason, safe(claim["where"]))
             lines.append("| " + " | ".join(map(str, (*words, *numbers))) + " |")
