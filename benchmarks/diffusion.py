@@ -1,7 +1,8 @@
 """The diffusion lab: seeds side by side against one after the other, and CUDA graphs against single launches.
 
 `python -m benchmarks diffusion` runs small models on the CPU in processor seconds, which a busy machine spoils less
-than the clock; where torch sees a GPU, one step of the paper's network is timed there with and without a graph.
+than the clock; where torch sees a GPU, one step of the paper's network is timed there: launched kernel by kernel, as a
+graph, and compiled as a graph.
 """
 
 import time
@@ -80,21 +81,21 @@ def Bound(model: Any) -> Any:  # noqa: N802
 
 
 def print_graphs(steps: int) -> None:
-    """Milliseconds of a step of the paper's network, launched kernel by kernel and as a graph."""
+    """Milliseconds of a step of the paper's network, launched kernel by kernel, as a graph, compiled as a graph."""
     import torch
 
     from benchmarks.transformers import print_profile
     from saddles.diffusion import Circles, Evaluation, Plan, UNetShape, make_vdm
     from saddles.diffusion.training import _Stepper
 
-    for graphs in (False, True):
+    for way in ("launches", "graph", "compiled graph"):
         device = torch.device("cuda")
         model = make_vdm(UNetShape()).to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
         circles = Circles(0.7)
         look = Evaluation(circles, None)  # type: ignore[arg-type]
-        stepper = _Stepper(model, optimiser, circles, look, Plan(), 0)
-        if graphs:
+        stepper = _Stepper(model, optimiser, circles, look, Plan(), 0, way == "compiled graph")
+        if way != "launches":
             stepper.capture()
         for number in range(10):
             stepper.step(number)
@@ -103,6 +104,6 @@ def print_graphs(steps: int) -> None:
         for number in range(steps):
             stepper.step(10 + number)
         torch.cuda.synchronize()
-        print(f"{'graph' if graphs else 'launches'}: {1000 * (time.perf_counter() - began) / steps:.2f} ms per step")
-        if graphs:
+        print(f"{way}: {1000 * (time.perf_counter() - began) / steps:.2f} ms per step")
+        if way != "launches":
             print_profile(lambda stepper=stepper: stepper.step(0))

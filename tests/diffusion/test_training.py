@@ -4,6 +4,7 @@ import math
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -226,8 +227,19 @@ def test_a_capture_leaves_weights_and_optimiser_as_they_were(parts, monkeypatch,
         assert torch.equal(left, right)
 
 
+def test_a_step_compiles_as_one_graph_with_the_same_numbers(parts, monkeypatch):
+    """Traced and differentiated by the compiler, but run without its kernels, which take a minute to make."""
+    tracing, traced = partial(torch.compile, backend="aot_eager", fullgraph=True), []
+    monkeypatch.setattr(torch, "compile", lambda work, **options: traced.append(work) or tracing(work, **options))
+    runs = [train(*parts(), compiled=compiled) for compiled in (False, True)]
+    assert len(traced) == 1
+    for name in ("diffusion", "output"):
+        np.testing.assert_allclose(runs[1][name], runs[0][name], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU, and torch sees none here")
-def test_graphs_give_the_same_numbers(parts):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_graphs_give_the_same_numbers(parts, compiled):
     """Ten steps and some images with and without graphs, on a GPU."""
     runs = []
     for graphs in (False, True):
@@ -235,7 +247,7 @@ def test_graphs_give_the_same_numbers(parts):
         model.to("cuda")
         look = replace(look, classifier=look.classifier.to("cuda"))
         optimiser = torch.optim.AdamW(model.parameters(), lr=plan.rate, fused=True, capturable=True)
-        stepper = _Stepper(model, optimiser, circles, look, plan, 0)
+        stepper = _Stepper(model, optimiser, circles, look, plan, 0, compiled and graphs)
         if graphs:
             stepper.capture()
             assert isinstance(stepper.advance, Replay)

@@ -28,6 +28,8 @@ from saddles.training.update import Update
 
 BATCH = 45
 """Purpose of the random draws of a step, beside the seed."""
+COMPILED_FROM = 4000
+"""Steps from which a run on a GPU is compiled: that takes 55 s once per machine, and saves 6.8 ms of each step."""
 ENDS = ("gamma_min", "gamma_max")
 """The ends of the learned schedule, γ(0) and γ(1)."""
 
@@ -85,6 +87,7 @@ def train(
     folder: str | os.PathLike[str] | None = None,
     store_every: float = STORE_EVERY,
     until: float = math.inf,
+    compiled: bool | None = None,
     title: str = "training",
 ) -> Trajectory:
     """Train and return how the four classes moved through concept space, with the terms of the bound beside it.
@@ -96,6 +99,7 @@ def train(
         folder: holds the checkpoint; a run that is there already is resumed.
         store_every: seconds from one checkpoint to the next; they are written at evaluations.
         until: seconds after which the run stops at the next evaluation; it can be resumed.
+        compiled: fuses the small kernels of a step; None does so on a GPU, in runs of at least 4,000 steps.
         title: of the progress bar.
 
     Returns `output` (time, point, coordinate), `accuracy` (time, point), the terms of the bound in bits per
@@ -117,7 +121,8 @@ def train(
     history = checkpoint.restore(device)
     began = time.perf_counter()
     with within_memory(f"lower batch below {plan.batch}"):
-        stepper = _Stepper(model, optimiser, circles, look, plan, seed)
+        compiled = gpu and plan.steps >= COMPILED_FROM if compiled is None else compiled
+        stepper = _Stepper(model, optimiser, circles, look, plan, seed, compiled)
         if gpu:
             stepper.capture()
         moments = set(plan.moments())
@@ -132,12 +137,20 @@ class _Stepper:
     """Takes steps and evaluates the model."""
 
     def __init__(
-        self, model: VDM, optimiser: torch.optim.Optimizer, circles: Circles, look: Evaluation, plan: Plan, seed: int
+        self,
+        model: VDM,
+        optimiser: torch.optim.Optimizer,
+        circles: Circles,
+        look: Evaluation,
+        plan: Plan,
+        seed: int,
+        compiled: bool = False,
     ) -> None:
         self.model, self.optimiser, self.look, self.plan, self.seed = model, optimiser, look, plan, seed
         self.device = model.offset.device
         self.images, self.described = training_set(circles, plan.images, seed, self.device)
-        self.advance: Work = Update(self._losses, optimiser, self.device)
+        losses = torch.compile(self._losses, dynamic=False) if compiled else self._losses
+        self.advance: Work = Update(losses, optimiser, self.device)
         self.denoiser: Denoiser = self._denoise
 
     def capture(self) -> None:
