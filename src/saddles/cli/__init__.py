@@ -13,7 +13,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from saddles.cli.models import inspect, lora
+from saddles.cli.lora import lora
+from saddles.cli.models import inspect
 from saddles.cli.terminal import complain, err, interrupted, note, out, plain_table, report_bug, say, shortened
 from saddles.errors import SaddlesError
 

@@ -1,10 +1,12 @@
 """Weights wherever they are: a live model, a Hugging Face folder, a safetensors or torch file.
 
-Names and shapes are known at once; a tensor is read when it is needed, whole or by rows, and nothing stays mapped
-afterwards, so that memory does not grow with the model. A pickle is opened with `weights_only` or not at all.
+Names, shapes and places in the file are read once; a tensor is read when it is needed, whole or by rows, from its
+place, so that time is linear in the number of tensors and memory does not grow with the model. A pickle is opened with
+`weights_only` or not at all.
 """
 
 import json
+import math
 import os
 import pickle
 import re
@@ -31,6 +33,13 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 """Types of numbers whose changes can be measured."""
 
 ALL = slice(None)
+
+SAFE_TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+"""Types of safetensors files that are read; names and shapes of others are shown."""
 
 Source = str | os.PathLike[str] | torch.nn.Module
 """What `open_weights` takes."""
@@ -155,14 +164,14 @@ def _shards(index: Path, weight_map: Mapping[str, str]) -> list[Path]:
 def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[str, str] = {}) -> Weights:
     shapes: dict[str, tuple[int, ...]] = {}
     types: dict[str, str] = {}
-    homes: dict[str, tuple[Path, str]] = {}
+    homes: dict[str, _Home] = {}
     for file in files:
-        for stored, shape, kind in _contents(file):
+        for stored, shape, kind, home in _contents(file):
             name = plain_name(stored)
             if name in shapes:
                 raise SaddlesError(f"{place} holds {name} twice. Save the model again.")
-            shapes[name], types[name], homes[name] = shape, kind, (file, stored)
-    lost = [name for name, file in index.items() if homes.get(plain_name(name), (Path(),))[0].name != file]
+            shapes[name], types[name], homes[name] = shape, kind, home
+    lost = [name for name, file in index.items() if _file_of(homes.get(plain_name(name))) != file]
     if lost:
         raise SaddlesError(
             f"The index and the shards of {place} must agree; the shards lack {len(lost)} tensors of the index "
@@ -171,36 +180,79 @@ def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[s
     if not shapes:
         raise SaddlesError(f"{place} holds no tensors. Give a saved model.")
     step, notes = _step(place)
-    return Weights(str(place), shapes, types, partial(_read, homes), config, step, notes)
+    return Weights(str(place), shapes, types, partial(_read, homes, {}), config, step, notes)
 
 
-def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str]]:
-    """Name, shape and type of each tensor of a file; no tensor is read."""
+@dataclass(frozen=True)
+class _Home:
+    """Where a tensor is stored: in a safetensors file from byte `begin` on, or under a name in a torch file."""
+
+    file: Path
+    stored: str
+    begin: int | None = None
+    kind: torch.dtype | None = None
+    shape: tuple[int, ...] = ()
+
+
+def _file_of(home: _Home | None) -> str:
+    return home.file.name if home else ""
+
+
+def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str, _Home]]:
+    """Name, shape, type and place of each tensor of a file; no tensor is read."""
     if file.suffix == ".safetensors":
-        with _safe(file) as shard:
-            parts = {str(name): shard.get_slice(name) for name in shard.keys()}  # noqa: SIM118 (a handle, not a dict)
-            return [(name, tuple(part.get_shape()), _safe_type(part.get_dtype())) for name, part in parts.items()]
+        rows = []
+        for name, (kind, shape, begin) in _safe_header(file).items():
+            home = _Home(file, name, begin, SAFE_TYPES.get(kind), shape)
+            rows.append((name, shape, _safe_type(kind), home))
+        return rows
     if file.suffix in TORCH_ENDINGS:
-        return [(name, tuple(t.shape), _type_name(t)) for name, t in _torch_tensors(file).items()]
+        return [(name, tuple(t.shape), _type_name(t), _Home(file, name)) for name, t in _torch_tensors(file).items()]
     raise SaddlesError(f"{file} must end in .safetensors, {' or '.join(TORCH_ENDINGS)}. Convert it to safetensors.")
+
+
+def _safe_header(file: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """Type, shape and first byte of each tensor; the library has checked the header before it is read here."""
+    with _safe(file), file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+    header.pop("__metadata__", None)
+    return {
+        str(name): (row["dtype"], tuple(row["shape"]), 8 + length + int(row["data_offsets"][0]))
+        for name, row in header.items()
+    }
 
 
 def _safe_type(word: str) -> str:
     return {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(word, word)
 
 
-def _read(homes: Mapping[str, tuple[Path, str]], name: str, rows: slice) -> Tensor:
-    file, stored = homes[name]
-    if file.suffix == ".safetensors":
-        with _safe(file) as shard:
-            try:
-                part = shard.get_tensor(stored) if rows == ALL else shard.get_slice(stored)[rows]
-            except SafetensorError as error:
-                raise _broken(file, error) from error
-            # A copy, so that the mapping of the file ends with this block.
-            return part.clone()
-    whole = _torch_tensors(file)[stored]
+def _read(homes: Mapping[str, _Home], opened: dict[Path, dict[str, Tensor]], name: str, rows: slice) -> Tensor:
+    home = homes[name]
+    if home.begin is not None:
+        return _read_safe(home, rows)
+    if home.file not in opened:  # the file is mapped, where its format allows: only what is read takes memory
+        opened[home.file] = _torch_tensors(home.file)
+    whole = opened[home.file][home.stored]
     return (whole if rows == ALL else whole[rows]).clone()
+
+
+def _read_safe(home: _Home, rows: slice) -> Tensor:
+    """Rows of a tensor straight from their bytes: opening the file through the library reads all its names again."""
+    if home.kind is None:
+        raise SaddlesError(f"{home.stored} of {home.file} has numbers of a type that cannot be read.")
+    first, last, _ = rows.indices(home.shape[0]) if home.shape else (0, 1, 1)
+    shape = (max(last - first, 0), *home.shape[1:]) if home.shape else ()
+    row = math.prod(home.shape[1:]) * home.kind.itemsize
+    raw = torch.empty(math.prod(shape) * home.kind.itemsize, dtype=torch.uint8)
+    try:
+        with home.file.open("rb") as stream:
+            stream.seek((home.begin or 0) + first * row)
+            if raw.numel() and stream.readinto(memoryview(raw.numpy())) != raw.numel():
+                raise _broken(home.file, EOFError("the file ends too early"))
+    except OSError as error:
+        raise _broken(home.file, error) from error
+    return raw.view(home.kind).reshape(shape)
 
 
 def _safe(file: Path) -> safe_open:
