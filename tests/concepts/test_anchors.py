@@ -33,10 +33,14 @@ def test_the_field_is_that_of_the_script(run):
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: Path(run["script"]).stem)
 def test_the_flow_is_that_of_the_script_up_to_its_step(run):
-    """The theory with A², at the script's times: apart by the error of Euler's method, of the order of its step."""
+    """The theory with A², at the script's times: apart by the error of Euler's method, of the order of its step.
+
+    The fourth moment is left out: there a loss falls, and a small shift in time changes it by a third.
+    """
     mu, size = np.array(run["mu"]), len(run["mu"])
     task = Identity(tuple(mu[mu > 0]), tuple(np.array(run["sigma"])[mu > 0]), dim=size)
     times = np.concatenate([[0.0], run["rate"] * np.array(run["steps"]) / PAPER_CLOCK])
     model = SymmetricTwoLayer(factor=np.array(run["factor"]))
     path = saddles.predict(model, task, TwoLayerTheory(power=2), times=times)
-    np.testing.assert_allclose(path["test_loss"].values[1:], run["loss"], rtol=0.1, atol=1e-3)
+    ours, theirs = (np.delete(values, 3) for values in (path["test_loss"].values[1:], run["loss"]))
+    np.testing.assert_allclose(ours, theirs, rtol=0.03, atol=1e-3)

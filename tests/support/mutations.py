@@ -7,6 +7,7 @@ with 1 if fewer than 95 % are caught. `--record FILE` keeps the table, with the 
 # ruff: noqa: E501  (a bug is easier to read on one line)
 
 import argparse
+import datetime
 import json
 import os
 import re
@@ -164,11 +165,18 @@ def main() -> int:
 
 
 def _record(rows: list[dict[str, str]], file: Path) -> None:
-    """Put rows into the file, in the order of the list; bugs that are no longer in the list leave it."""
-    old = json.loads(file.read_text("utf-8")) if file.exists() else []
+    """Put rows into a file of docs/results, in the order of the list; bugs that are no longer in the list leave it."""
+    old = json.loads(file.read_text("utf-8"))["records"]["table"]["bugs"] if file.exists() else []
     known = {(row["file"], row["bug"]): row for row in [*old, *rows]}
-    table = [known[key] for key in ((m.file, m.new) for m in MUTATIONS) if key in known]
-    file.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    table = [known[key] for key in ((mutation.file, mutation.new) for mutation in MUTATIONS) if key in known]
+    record = {
+        "command": "python tests/support/mutations.py --record docs/results/mutations.json",
+        "machine": f"{os.cpu_count()} cores",
+        "date": datetime.date.today().isoformat(),
+        "values": {"bugs": len(table), "caught": sum(bool(row["noticed"]) for row in table)},
+        "bugs": table,
+    }
+    file.write_text(json.dumps({"records": {"table": record}}, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def diffusing(trajectory: xr.Dataset, product: str, early: int = EARLY) -> dict[
     begun = (trajectory["initial_singular_value"].sel(product=product) ** 2).sum("index") ** 0.5
     # With factors (1 + ε·noise) of the initial size the change has norm² 2ε² + ε⁴ of the initial product.
     norm = (ends / begun).mean("head").transpose("scale", "seed", "layer")
-    amount = np.sqrt(np.sqrt(1 + norm.values**2) - 1)
+    amount = np.sqrt(np.sqrt(1 + norm.values.astype(float) ** 2) - 1)
     steps = trajectory["step"].values
     share = steps[min(int(np.searchsorted(steps, early)), len(steps) - 1)] / steps[-1]
     heads = min(trajectory.sizes["head"], HEADS)
@@ -90,9 +90,11 @@ def diffusing(trajectory: xr.Dataset, product: str, early: int = EARLY) -> dict[
     for place in np.ndindex(*norm.shape):
         k, q, dk, dq, later_k, later_q = draw.normal(size=(6, heads, MODEL, HEAD))
         first = _stable_rank(k @ np.moveaxis(q, -1, -2))
-        soon = _walked(k, q, np.sqrt(share) * dk, np.sqrt(share) * dq, amount[place])
+        soon = _walked(k, q, np.sqrt(share) * dk, np.sqrt(share) * dq, float(amount[place]))
         rest = np.sqrt(1 - share)
-        last = _walked(k, q, np.sqrt(share) * dk + rest * later_k, np.sqrt(share) * dq + rest * later_q, amount[place])
+        last = _walked(
+            k, q, np.sqrt(share) * dk + rest * later_k, np.sqrt(share) * dq + rest * later_q, float(amount[place])
+        )
         low[place], rise[place] = last / first, last / soon
     return {"low": norm.copy(data=low), "rise": norm.copy(data=rise)}
 
