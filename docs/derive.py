@@ -60,6 +60,16 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
     return derive
 
 
+def at_epoch(epoch: float) -> Derive:
+    """Stable ranks by layer after one epoch of a run, to compare a shorter one with it."""
+
+    def derive(run: xr.Dataset) -> dict[str, Any]:
+        rank = run["stable_rank"].isel(time=int(np.abs(run["epoch"].values - epoch).argmin())).mean("head")
+        return {product: rank.sel(product=product).squeeze() for product in ("KQ", "VO")}
+
+    return derive
+
+
 def long_growth(experiment: str, steps: tuple[int, ...]) -> Derive:
     """The same of a long run with its means over seeds, and how long it takes until layers stay above their early rank.
 
@@ -151,6 +161,10 @@ VIT, GPT2 = "transformers/vit-cifar10-adam", "transformers/gpt2-wikitext"
 SWEEP, LONG = "diffusion-figure-6a", "diffusion-figure-6b"
 DERIVED: dict[str, dict[str, Derive]] = {
     "transformers.json#h200": {"transformers-vit-cifar10-adam": growth(VIT, (1, 5, 126, 500), "paper")},
+    "transformers.json#h200-stopped": {
+        "transformers-vit-cifar10-adam-stopped": growth(VIT, (1, 5, 126, 192), "paper"),
+        "transformers-vit-cifar10-adam": at_epoch(192),
+    },
     "transformers.json#init-scale": {"transformers-vit-init-scale": growth("transformers/vit-init-scale", (100,))},
     "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth("transformers/vit-cifar10-sgd", (1, 6, 26, 100))},
     "transformers.json#gpt2": {"transformers-gpt2-wikitext2": growth(GPT2, (0.034, 3))},
@@ -168,6 +182,7 @@ DERIVED: dict[str, dict[str, Derive]] = {
 JUDGED = [
     ("linear-figure-2", "linear/figure-2"),
     ("transformers-vit-cifar10-adam", VIT),
+    ("transformers-vit-cifar10-adam-stopped", VIT),
     ("transformers-vit-cifar10-sgd", "transformers/vit-cifar10-sgd"),
     ("transformers-vit-init-scale", "transformers/vit-init-scale"),
     ("transformers-gpt2-wikitext2", GPT2),
