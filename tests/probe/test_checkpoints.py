@@ -58,7 +58,7 @@ def test_nothing_is_read_before_it_is_asked_for(home, monkeypatch):
     place, _ = home
     asked = []
     monkeypatch.setattr(
-        "saddles.probe.weights.checkpoints._read", lambda homes, name, rows: asked.append(name) or torch.ones(1)
+        "saddles.probe.weights.checkpoints._read", lambda homes, opened, name, rows: asked.append(name) or torch.ones(1)
     )
     weights = open_weights(place / "shards")
     assert asked == []

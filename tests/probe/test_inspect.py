@@ -135,7 +135,7 @@ def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monk
 
 def test_a_full_disk_is_explained_in_one_sentence_and_keeps_the_pieces(home, tmp_path, monkeypatch):
     place, _ = home
-    real, real_json, written = np.savez, inspection.write_json, []  # pyright: ignore[reportPrivateImportUsage]
+    real, real_json, written = np.savez, inspection.write_record, []  # pyright: ignore[reportPrivateImportUsage]
 
     def savez(file, **arrays):
         written.append(file.name)
@@ -149,7 +149,7 @@ def test_a_full_disk_is_explained_in_one_sentence_and_keeps_the_pieces(home, tmp
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", savez)
         patch.setattr(inspection, "write_zarr", full)
-        patch.setattr(inspection, "write_json", lambda *words: full() if len(written) > 3 else real_json(*words))
+        patch.setattr(inspection, "write_record", lambda *words: full() if len(written) > 3 else real_json(*words))
         with pytest.raises(SaddlesError, match=r"No space left on device.*What is measured is kept: make room"):
             inspect(place, modules=False, out=tmp_path / "out")
     assert len(list((tmp_path / "out" / "parts").glob("[!.]*.npz"))) == 3

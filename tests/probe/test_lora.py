@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from saddles.errors import SaddlesError
 from saddles.probe.lora.adapter import lora_extract
 from saddles.probe.lora.budget import allocate
-from saddles.probe.lora.plan import LoraPlan, lora_plan, rank_of
+from saddles.probe.lora.plan import LoraPlan
+from saddles.probe.lora.planning import lora_plan
+from saddles.probe.lora.ranks import one_threshold, rank_of, squares_above
 from saddles.probe.weights.weight_change import WeightChange, factors, misfit, singular_values
 
 FAMILIES = ("gpt2", "llama", "bert")
@@ -100,7 +102,7 @@ def test_truncated_adapter_is_off_by_what_the_plan_predicts(family, tmp_path):
     """Weights: the plan's error. Each module: at most next·‖x‖. Logits: the first-order effect of those errors."""
     base = tiny(family).double()
     tuned = trained(base, size=1e-4)  # small, so that the second order is far below the first
-    plan = lora_plan(base, tuned, energy=0.9)
+    plan = lora_plan(base, tuned, energy_per_module=0.9)
     assert 1 < max(row.rank for row in plan.modules) < 32
     made = lora_extract(base, tuned, plan, tmp_path / "adapter")
     merged = _with_adapter(base, made.folder).merge_and_unload()
@@ -130,9 +132,28 @@ def test_truncated_adapter_is_off_by_what_the_plan_predicts(family, tmp_path):
 
 def test_energy_decides_by_share_and_not_by_size():
     values = np.array([3.0, 2.0, 1.0, 1.0, 0.0])
-    assert [rank_of(values, share) for share in (0.5, 0.6, 0.61, 0.9, 13 / 15, 1.0)] == [1, 1, 2, 3, 2, 4]
-    assert [rank_of(1e-9 * values, share) for share in (0.5, 0.61, 1.0)] == [1, 2, 4]
+    for size in (1.0, 1e-9):
+        squares = squares_above(size * values)
+        assert [rank_of(squares, share) for share in (0.5, 0.6, 0.61, 0.9, 13 / 15, 1.0)] == [1, 1, 2, 3, 2, 4]
     assert rank_of(np.zeros(4), 0.9) == 0
+
+
+def test_one_threshold_takes_the_fewest_ranks_over_all_modules():
+    """Against every choice of ranks: none with fewer ranks reaches the share."""
+    draw = np.random.default_rng(0)
+    for share in (0.3, 0.8, 0.95, 1.0):
+        squares = [np.sort(draw.exponential(size=4) ** 2)[::-1] for _ in range(3)]
+        ranks = one_threshold(squares, share)
+        total = sum(float(one.sum()) for one in squares)
+
+        def reached(choice, squares=squares, total=total):
+            return sum(float(one[:k].sum()) for one, k in zip(squares, choice, strict=True)) / total
+
+        assert reached(ranks) >= share * (1 - 1e-12)
+        better = [c for c in itertools.product(range(5), repeat=3) if sum(c) < sum(ranks) and reached(c) >= share]
+        assert better == []
+    equal = [np.ones(3), np.ones(2)]
+    assert sum(one_threshold(equal, 0.6)) == 3
 
 
 def test_budget_allocation_is_the_best_of_all():

@@ -152,9 +152,11 @@ def test_inspect_writes_one_page_and_is_not_repeated(command, home, tmp_path, mo
 
 def test_plan_and_extract(command, home, tmp_path):
     base, tuned = home / "run" / "checkpoint-0", home / "run" / "checkpoint-2"
-    code, out, _ = command("lora", "plan", base, tuned, "--energy", "0.99", "--out", "plan.json")
+    code, out, _ = command("lora", "plan", base, tuned, "--energy", "0.99", "--out", "plan.json", "--figure", "curve")
     assert code == 0
+    assert out.startswith("Rank 2 everywhere carries 100 % of what LoRA can carry")
     assert "carry 100.00 % of all" in out
+    assert (tmp_path / "curve.svg").is_file()
     facts = json.loads((tmp_path / "plan.json").read_text())
     assert {row["rank"] for row in facts["modules"]} == {2}
     code, out, _ = command("lora", "extract", base, tuned, "--plan", "plan.json", "--out", "adapter")
@@ -166,6 +168,11 @@ def test_plan_and_extract(command, home, tmp_path):
     code, out, _ = command("lora", "extract", base, tuned, "--budget", "3000")
     assert code == 0
     assert (tmp_path / "runs" / "lora" / "checkpoint-2" / "adapter_config.json").is_file()
+    code, out, _ = command("lora", "extract", base, tuned, "--for", "vllm", "--out", "served")
+    assert code == 0
+    assert "padded to rank 2 for vllm" in out
+    assert "--max-lora-rank 8" in out
+    assert "loaded back through PEFT into GPT2LMHeadModel" in out
     trained(tiny("gpt2")).save_pretrained(tmp_path / "all")
     code, out, _ = command("lora", "plan", base, "all")
     assert code == 0

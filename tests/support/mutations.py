@@ -102,7 +102,7 @@ _ROWS = (
     ("measures/factored.py", "unit = float(_namespace(stored).finfo(stored.dtype).eps) / 2", "unit = float(_namespace(stored).finfo(stored.dtype).eps) / 200", "tests/measures/test_factored.py"),
     ("measures/factored.py", "entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)", "entropy = -(energy * np.log(np.where(share > 0, share, 1.0))).sum(-1)", "tests/measures/test_factored.py"),
     ("probe/weights/weight_change.py", "matrix.addmm_(block, block.T)", "matrix = block @ block.T", "tests/probe/test_spectra.py tests/probe/test_lora.py"),
-    ("probe/lora/plan.py", "return _root(norms)", "return float(sum(norms))", "tests/probe/test_lora.py"),
+    ("probe/lora/planning.py", "return root(norms)", "return float(sum(norms))", "tests/probe/test_lora.py"),
     ("probe/lora/budget.py", "most = min(len(self.lists[first]), budget // self.costs[first])", "most = min(len(self.lists[first]), budget // min(self.costs))", "tests/probe/test_lora.py"),
     ("probe/lora/adapter.py", "(left.T, right.T) if target.conv1d else (right, left)", "(right, left) if target.conv1d else (left.T, right.T)", "tests/probe/test_lora.py"),
     # transformers and diffusion

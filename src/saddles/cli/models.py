@@ -3,19 +3,13 @@
 import json
 import runpy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from saddles.cli.terminal import err, interrupted, out, plain_table, say
+from saddles.cli.terminal import err, interrupted, out, say
 from saddles.errors import SaddlesError
-from saddles.runtime.files import refuse_existing
-
-if TYPE_CHECKING:
-    from saddles.probe.lora.plan import LeftOut, LoraPlan
-
-lora = typer.Typer(no_args_is_help=True, help="LoRA ranks and adapters from a base and a tuned model.")
 
 
 def inspect(
@@ -84,80 +78,3 @@ def run_adapter(file: Path) -> None:
         raise SaddlesError(f"The adapter {file} could not be run: {type(error).__name__}: {error}.") from error
     if len(adapters()) == before:
         raise SaddlesError(f"The adapter {file} registers nothing. Call saddles.probe.register in it.")
-
-
-BaseArgument = Annotated[Path, typer.Argument(help="the model before tuning: a folder or a file of weights")]
-TunedArgument = Annotated[Path, typer.Argument(help="the tuned model")]
-EnergyOption = Annotated[float | None, typer.Option(help="share of each module's change to keep; default: 0.9")]
-BudgetOption = Annotated[int | None, typer.Option(help="total number of parameters, instead of --energy")]
-
-
-@lora.command("plan")
-def lora_plan(
-    base: BaseArgument,
-    tuned: TunedArgument,
-    energy: EnergyOption = None,
-    budget: BudgetOption = None,
-    out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
-) -> None:
-    """Find the rank that each module's adapter needs."""
-    from saddles.probe.lora.plan import lora_plan as work
-    from saddles.probe.lora.plan import write_plan
-
-    if out_ is not None:
-        refuse_existing(out_)
-    plan = work(base, tuned, energy=energy, budget=budget)
-    _show_plan(plan)
-    if out_ is not None:
-        say(str(write_plan(plan, out_)))
-
-
-@lora.command("extract")
-def lora_extract(
-    base: BaseArgument,
-    tuned: TunedArgument,
-    energy: EnergyOption = None,
-    budget: BudgetOption = None,
-    plan_: Annotated[
-        Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of --energy or --budget")
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
-    out_: Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")] = None,
-) -> None:
-    """Write a PEFT adapter that turns BASE into TUNED."""
-    from saddles.probe.lora.adapter import lora_extract as work
-    from saddles.probe.lora.plan import adapter_folder, read_plan
-    from saddles.probe.lora.plan import lora_plan as make
-
-    if plan_ is not None and (energy is not None or budget is not None):
-        raise SaddlesError("A plan already decides the ranks. Give --plan without --energy and --budget.")
-    folder = out_ or adapter_folder(tuned)
-    refuse_existing(folder)
-    plan = read_plan(plan_) if plan_ is not None else make(base, tuned, energy=energy, budget=budget)
-    extraction = work(base, tuned, plan, folder, dtype=dtype)
-    _show_plan(plan)
-    errors = extraction.table()
-    out.print(
-        f"largest ‖ΔW − BA‖: predicted {errors['predicted_error'].max():.3e}, as stored {errors['error'].max():.3e}"
-    )
-    say(f"{extraction.folder}/")
-
-
-def _show_plan(plan: "LoraPlan") -> None:
-    numbers = ("shape", "rank", "energy", "‖ΔW‖", "error", "parameters")
-    table = plain_table("module", *numbers, right=numbers)
-    for name, row in plan.table().iterrows():
-        cells = (f"{row['energy']:.4f}", f"{row['norm']:.3e}", f"{row['error']:.3e}", f"{row['parameters']:,}")
-        table.add_row(escape(str(name)), str(row["shape"]), str(row["rank"]), *cells)
-    out.print(table)
-    by_reason: dict[str, list[LeftOut]] = {}
-    for row in plan.left_out:
-        by_reason.setdefault(row.reason, []).append(row)
-    for reason, rows in by_reason.items():
-        names = ", ".join(row.name for row in rows[:3]) + (", …" if len(rows) > 3 else "")
-        norm = sum(row.norm**2 for row in rows) ** 0.5
-        say(f"not carried, {reason}: ‖Δ‖ {norm:.3e} in {len(rows)} tensor{'s' * (len(rows) > 1)} ({names})")
-    say(
-        f"{plan.asked}: {plan.parameters:,} parameters carry {100 * plan.energy:.2f} % of all ‖Δ‖²; "
-        f"{100 * plan.share_left_out:.2f} % is in tensors that LoRA does not carry"
-    )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from saddles.figures import diagonal as diagonal
     from saddles.figures import diffusion as diffusion
     from saddles.figures import linear as linear
+    from saddles.figures import lora as lora
     from saddles.figures import margin as margin
     from saddles.figures import probe as probe
     from saddles.figures import sweep as sweep

@@ -44,8 +44,9 @@ from saddles.probe.measuring import (
 from saddles.probe.weights.checkpoint_series import Series, find_places, open_series
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import effort, spectrum_of, weight_change
-from saddles.runtime.files import explained, refuse_existing, write_json
+from saddles.runtime.files import explained, refuse_existing
 from saddles.runtime.progress import bar
+from saddles.runtime.records import read_record, write_record
 from saddles.runtime.threads import torch_pool
 
 
@@ -244,7 +245,8 @@ class Store:
         self.folder, self.identity = folder, identity
         self.memory: dict[str, Row] = {}
         self.record = self._record()
-        self.spent = float(str(self.record.get("wall_time_s", 0.0)))
+        spent = self.record.get("wall_time_s")
+        self.spent = float(spent) if isinstance(spent, int | float) else 0.0
         self.finished = Status.parse(self.record.get("status", Ending.RUNNING)).ok
 
     @property
@@ -261,11 +263,8 @@ class Store:
         if not file.is_file():
             refuse_existing(self.folder)
             return {}
-        try:
-            record = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
-            raise SaddlesError(f"{file} cannot be read as JSON. Choose another folder.") from error
-        if record.get("identity") != self.identity:
+        record = read_record(file, {"identity": dict, "status": str}, "Choose another folder")
+        if record["identity"] != self.identity:
             raise SaddlesError(
                 f"{self.folder} holds another run: its checkpoints or options differ. Choose another folder."
             )
@@ -282,7 +281,7 @@ class Store:
         }  # fmt: skip
         with explained(self.folder):
             (self.folder / "parts").mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / "run.json", self.record)
+            write_record(self.folder / "run.json", self.record)
 
     def end(self, tree: xr.DataTree | None, status: Status) -> None:
         """Write what is complete; at the end of all work, remove the pieces."""
@@ -292,7 +291,7 @@ class Store:
             write_zarr(tree, self.trajectory, replace=True)
             self.record["wall_time_s"] = tree.attrs["wall_time_s"]
         self.record["status"] = str(status)
-        write_json(self.folder / "run.json", self.record)
+        write_record(self.folder / "run.json", self.record)
         if status.ok:
             shutil.rmtree(self.folder / "parts", ignore_errors=True)
 

@@ -7,6 +7,7 @@ Blocks may differ in their number of heads, and matrices in size: shorter ones a
 `index`.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -339,5 +340,17 @@ def write_row(file: Path, row: Row, *, durable: bool = False) -> None:
 
 def read_row(file: Path) -> Row:
     """Read what `write_row` wrote."""
-    with np.load(file, allow_pickle=False) as stored:
-        return {name.replace(".", "/"): stored[name] for name in stored.files}
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return {name.replace(".", "/"): stored[name] for name in stored.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a decoder that meets damage raises anything
+        raise SaddlesError(f"{file} is damaged: it cannot be read as arrays. Remove it, and what it holds is missing "
+                           "or is measured again.") from error  # fmt: skip
+
+
+def mark_gaps(tree: xr.DataTree, gaps: Mapping[int, str]) -> xr.DataTree:
+    """Say in the attribute `gaps`, a JSON object step -> reason, where something is missing; returns the tree."""
+    tree.attrs["gaps"] = json.dumps({str(step): why for step, why in sorted(gaps.items())}, ensure_ascii=False)
+    return tree

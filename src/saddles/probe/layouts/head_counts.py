@@ -33,7 +33,7 @@ def stated(block: str, config: Config, names: tuple[str, ...]) -> int | None:
         sides = sorted((side for side in ("encoder", "decoder") if side in block), key=block.index)
         side = [f"{side}_{name}" for side in sides for name in names]
         for name in (*side, *names):
-            if isinstance(number := part.get(name), int):
+            if isinstance(number := part.get(name), int) and number > 0 and not isinstance(number, bool):
                 return number
     return None
 

@@ -1,21 +1,21 @@
 """A PEFT adapter from a base and a tuned model: `lora_extract(base, tuned, plan, out)`."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.match import Target, match
-from saddles.probe.lora.plan import LoraPlan, ModuleRank, change_of
+from saddles.probe.lora.match import Match, Target, match
+from saddles.probe.lora.peft_files import PREFIX, write_adapter
+from saddles.probe.lora.plan import LoraPlan, ModuleRank
+from saddles.probe.lora.planning import change_of, finite_norm
 from saddles.probe.weights.checkpoints import Source, Weights, open_weights
 from saddles.probe.weights.weight_change import factors, misfit
-from saddles.runtime.files import explained, new_folder, refuse_existing, write_json
+from saddles.runtime.files import refuse_existing
 from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
@@ -32,11 +32,17 @@ class Extraction:
         folder: where it is.
         plan: the plan that it follows.
         errors: module -> ‖ΔW − BA‖_F of the factors as they were stored; the plan has the predicted ones.
+        parameters: numbers in the file, padding and what is saved whole included.
+        dropped: what the target's loader rejects and the plan would carry.
+        loaded: whether PEFT loaded it back; it cannot where the model's class is not known.
     """
 
     folder: Path
     plan: LoraPlan
     errors: dict[str, float]
+    parameters: int = 0
+    dropped: tuple[str, ...] = ()
+    loaded: bool = False
 
     def table(self) -> "pd.DataFrame":
         """The plan's table for the carried modules, with the measured error beside the predicted one."""
@@ -45,7 +51,12 @@ class Extraction:
 
 
 def lora_extract(
-    base: Source, tuned: Source, plan: LoraPlan, out: str | os.PathLike[str], dtype: str = "float32"
+    base: Source,
+    tuned: Source,
+    plan: LoraPlan,
+    out: str | os.PathLike[str],
+    target: str = "peft",
+    dtype: str = "float32",
 ) -> Extraction:
     """Write the adapter that a plan describes: the truncated singular value decomposition of each module's ΔW.
 
@@ -57,16 +68,18 @@ def lora_extract(
     Args:
         base, tuned: the models that `lora_plan` was given.
         plan: from `lora_plan` or `LoraPlan.from_json`.
-        out: a folder that does not exist or is empty; written whole or not at all.
+        out: a folder that does not exist or is empty; written whole or not at all, after PEFT has loaded it.
+        target: "peft"; "vllm" or "llamacpp" pad to one rank and leave out what those loaders reject.
         dtype: of the stored factors; bfloat16 and float16 add their rounding, which the measured error includes.
     """
     folder = Path(out)
     refuse_existing(folder)
     if dtype not in TYPES:
         raise SaddlesError.must_be("dtype", f"one of {', '.join(TYPES)}", dtype)
-    settings = plan.settings()
+    settings = plan.settings(target)
     early, late = open_weights(base), open_weights(tuned)
-    targets = {target.module: target for target in match(early, late).targets}
+    pairs = match(early, late)
+    targets = {one.module: one for one in pairs.targets}
     _check_plan(plan, targets, late)
     tensors: dict[str, Tensor] = {}
     errors: dict[str, float] = {}
@@ -75,15 +88,20 @@ def lora_extract(
         row.module: 2e-9 * row.inputs * row.outputs * (min(row.inputs, row.outputs) + 4 * row.rank)
         for row in plan.carried
     }
+    pad = None if target == "peft" else int(settings["r"])
     with bar("factors of ΔW, by module", sum(work.values())) as progress:
         for row in plan.carried:
-            parts, errors[row.module] = _module(row, targets[row.module], early, late, plan.lora_bias, TYPES[dtype])
-            tensors |= {f"base_model.model.{row.module}.{name}": tensor for name, tensor in parts.items()}
+            parts, errors[row.module] = _factors(row, targets[row.module], early, late, TYPES[dtype], pad)
+            if settings["lora_bias"]:  # PEFT wants one for every module or for none
+                parts["lora_B.bias"] = _bias(row, targets[row.module], early, late).to(TYPES[dtype])
+            tensors |= {f"{PREFIX}{row.module}.{name}": tensor for name, tensor in parts.items()}
             progress.advance(work[row.module])
-    with explained(folder), new_folder(folder) as draft:
-        save_file(tensors, draft / "adapter_model.safetensors", metadata={"format": "pt"})
-        write_json(draft / "adapter_config.json", _config(settings, early))
-    return Extraction(folder, plan, errors)
+    if target == "peft":
+        tensors |= _whole(plan, pairs, late)
+    place = early.config.get("_name_or_path") if early.model is not None else early.place
+    write_adapter(folder, tensors, {"base_model_name_or_path": place or None, **settings}, pairs.skeleton.model)
+    count = sum(tensor.numel() for tensor in tensors.values())
+    return Extraction(folder, plan, errors, count, _dropped(plan, target), pairs.skeleton.model is not None)
 
 
 def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights) -> None:
@@ -97,28 +115,51 @@ def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights) -> No
             )
 
 
-def _module(
-    row: ModuleRank, target: Target, early: Weights, late: Weights, with_bias: bool, dtype: torch.dtype
+def _factors(
+    row: ModuleRank, target: Target, early: Weights, late: Weights, dtype: torch.dtype, pad: int | None
 ) -> tuple[dict[str, Tensor], float]:
-    """lora_A (rank, in), lora_B (out, rank) and the bias of one module, and ‖ΔW − BA‖_F as stored."""
+    """lora_A (rank, in) and lora_B (out, rank) of one module, zeros up to rank `pad`, and ‖ΔW − BA‖_F as stored."""
     change = change_of(target, early, late)
     left, right = (part.to(dtype) for part in factors(change, row.rank))
     error = misfit(change, left, right)
     inner, outer = (left.T, right.T) if target.conv1d else (right, left)
-    parts = {"lora_A.weight": inner.contiguous(), "lora_B.weight": outer.contiguous()}
-    if with_bias:  # PEFT wants one for every module or for none
-        moved = torch.zeros(row.outputs, dtype=torch.float64)
-        if target.bias is not None and target.bias.base and target.bias.tuned:
-            moved = late.read(target.bias.tuned).double() - early.read(target.bias.base).double()
-        parts["lora_B.bias"] = moved.to(dtype)
-    return parts, error
+    more = (pad or row.rank) - row.rank
+    inner = torch.nn.functional.pad(inner, (0, 0, 0, more))
+    outer = torch.nn.functional.pad(outer, (0, more))
+    return {"lora_A.weight": inner.contiguous(), "lora_B.weight": outer.contiguous()}, error
 
 
-def _config(settings: Mapping[str, object], early: Weights) -> dict[str, object]:
-    """adapter_config.json with only what differs from PEFT's defaults, so that old and new versions of PEFT read it."""
-    place = early.config.get("_name_or_path") if early.model is not None else early.place
-    kept = {key: value for key, value in settings.items() if value not in (None, False, {})}
-    return {
-        "peft_type": "LORA", "base_model_name_or_path": place or None, "inference_mode": True, "lora_dropout": 0.0,
-        "bias": "none", **kept,
-    }  # fmt: skip
+def _bias(row: ModuleRank, target: Target, early: Weights, late: Weights) -> Tensor:
+    if target.bias is None or not target.bias.base or not target.bias.tuned:
+        return torch.zeros(row.outputs, dtype=torch.float64)
+    finite_norm(target.bias.tuned, late)
+    return late.read(target.bias.tuned).double() - early.read(target.bias.base).double()
+
+
+def _whole(plan: LoraPlan, pairs: Match, late: Weights) -> dict[str, Tensor]:
+    """Tensors that are saved whole, under the names that PEFT gives them."""
+    tensors: dict[str, Tensor] = {}
+    adapted = {row.module for row in plan.carried}
+    for one in plan.saved:
+        if not one.bias:
+            for name, names in pairs.tensors_of(one.name).items():
+                if names.tuned is not None:
+                    tensors[f"{PREFIX}{name}"] = late.read(names.tuned).clone()  # tied ones are two tensors
+    if plan.saves_biases:
+        rows = {row.module: row for row in plan.modules}
+        biases = [one.name for one in plan.saved if one.bias]
+        biases += [f"{module}.bias" for module, row in rows.items() if row.bias]
+        for name in dict.fromkeys(biases):
+            module = name.removesuffix(".bias")
+            place = f"{module}.base_layer.bias" if module in adapted else name
+            tensors[f"{PREFIX}{place}"] = late.read(str(pairs.by_name[name].tuned)).clone()
+    return tensors
+
+
+def _dropped(plan: LoraPlan, target: str) -> tuple[str, ...]:
+    """What a loader rejects, in words."""
+    if target == "peft":
+        return ()
+    biases = sum(1 for row in plan.carried if row.bias)
+    lost = [f"{biases} biases"] if biases else []
+    return (*lost, *(f"{one.name} ({one.parameters:,} parameters)" for one in plan.saved))

@@ -53,6 +53,42 @@ def allocate(gains: Sequence[np.ndarray], costs: Sequence[int], budget: int) -> 
     return Allocation(tuple(ranks), max(0.0, search.above - search.best) / total if total else 0.0)
 
 
+def allocate_with_fees(
+    gains: Sequence[np.ndarray], costs: Sequence[int], budget: int, fees: Sequence[int], extras: Sequence[float]
+) -> Allocation:
+    """The same where the first rank of a module also costs a fee (its bias) and also gains something.
+
+    Parts of a module's upper hull of gain over cost are bought in the order of gain per parameter, then single ranks
+    with what is left. What no allocation can exceed, and the stated gap, come from buying parts of hull pieces.
+    """
+    pieces = []
+    for owner, (values, cost, fee, extra) in enumerate(zip(gains, costs, fees, extras, strict=True)):
+        count = int(np.count_nonzero(values > 0))
+        sums = np.concatenate([[0.0], np.cumsum(values[:count]) + extra])
+        spent = np.concatenate([[0], cost * np.arange(1, count + 1) + fee])
+        at = 0
+        while at < count:
+            slopes = (sums[at + 1 :] - sums[at]) / (spent[at + 1 :] - spent[at])
+            step = int(np.argmax(slopes)) + 1
+            pieces.append((float(slopes[step - 1]), owner, at, at + step, int(spent[at + step] - spent[at])))
+            at += step
+    pieces.sort(key=lambda piece: (-piece[0], piece[1], piece[2]))
+    ranks, left, above, room = [0] * len(gains), budget, 0.0, float(budget)
+    for slope, owner, first, last, price in pieces:
+        above += slope * min(price, room)
+        room -= min(price, room)
+        if ranks[owner] == first and price <= left:
+            ranks[owner], left = last, left - price
+    # What is left buys single ranks of modules that already paid their fee.
+    order = sorted(((float(v), o, k) for o, one in enumerate(gains) for k, v in enumerate(one) if v > 0), reverse=True)
+    for _, owner, place in order:
+        if ranks[owner] and ranks[owner] == place and costs[owner] <= left:
+            ranks[owner], left = place + 1, left - costs[owner]
+    total = sum(float(one.sum()) for one in gains) + sum(extras)
+    kept = sum(float(one[:k].sum()) + (e if k else 0.0) for one, k, e in zip(gains, ranks, extras, strict=True))
+    return Allocation(tuple(ranks), max(0.0, above - kept) / total if total else 0.0)
+
+
 def _merged(gains: Sequence[np.ndarray], costs: Sequence[int], cost: int) -> tuple[np.ndarray, np.ndarray]:
     """Gains of all modules of one cost, falling, and the module that each belongs to."""
     mine = [i for i, other in enumerate(costs) if other == cost]

@@ -1,33 +1,26 @@
 """Which tensors of two models belong together, which of them LoRA can carry, and why not the others.
 
-What a module is (Linear, Conv1D, Embedding) is read from the live model, or from the model that config.json
-describes, built without memory; for a file without a config, shapes and names decide. Names are converted to
-those of the model that PEFT will be given, with or without the prefix of its body (`transformer.` in GPT-2).
+Names are those of the model that PEFT will be given, which is of the tuned model's class. Files are matched to it by
+structure: transformers' own renamings, then whatever prefix pairs most names with equal endings and shapes (a base
+saved as `BertModel` has no `bert.`, a language model inside a larger one has more).
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import torch
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from saddles.errors import SaddlesError
-from saddles.probe.weights.checkpoints import Weights
+from saddles.probe.lora.skeleton import Skeleton, skeleton_of
+from saddles.probe.weights.checkpoints import FLOATS, Weights
 
-FLOATS = ("float64", "float32", "float16", "bfloat16")
-_EMBEDDING = re.compile(r"embed|wte|wpe|position|token_type|relative_attention_bias", re.I)
-_GPT2 = re.compile(r"(c_attn|c_proj|c_fc|q_attn)$")
-"""Modules of GPT-2 that are Conv1D, stored as (in, out)."""
-_TASKS = (
-    ("ForCausalLM", "CAUSAL_LM"),
-    ("LMHeadModel", "CAUSAL_LM"),
-    ("ForSequenceClassification", "SEQ_CLS"),
-    ("ForTokenClassification", "TOKEN_CLS"),
-    ("ForQuestionAnswering", "QUESTION_ANS"),
-    ("ForConditionalGeneration", "SEQ_2_SEQ_LM"),
-)
-"""How the name of an architecture ends -> PEFT's task type."""
+HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
+"""Modules that PEFT saves whole for a task, and expects in the file."""
+CANDIDATES = 8
+"""Names of one ending, and changes of prefix, that are tried: keeps the work linear in the number of tensors."""
+_LAYER = re.compile(r"\.\d+\.")
+"""In the names of a layer's tensors; a vocabulary and a head lie outside."""
 
 
 @dataclass(frozen=True)
@@ -68,45 +61,61 @@ class Target:
 
 @dataclass(frozen=True)
 class Match:
-    """Targets, the other tensors with the reason why LoRA does not carry their change, and PEFT's task type."""
+    """Pairs of tensors.
+
+    Attributes:
+        targets: what LoRA carries.
+        others: the other tensors, with the reason why LoRA does not carry their change.
+        fresh: modules that the base lacks, or that PEFT saves whole for the task: an adapter must bring them.
+        dropped: tensors that the tuned model lacks; they are no part of the change.
+        skeleton: the model that the adapter is for.
+        by_name: all tensors of the tuned model.
+    """
 
     targets: tuple[Target, ...]
     others: tuple[tuple[Names, str], ...]
-    task: str | None
+    fresh: tuple[str, ...]
+    dropped: tuple[str, ...]
+    skeleton: Skeleton = field(repr=False)
+    by_name: Mapping[str, Names] = field(repr=False)
 
+    @property
+    def task(self) -> str | None:
+        """PEFT's task type."""
+        return self.skeleton.task
 
-@dataclass(frozen=True)
-class _Skeleton:
-    """What is known about the model besides its weights.
+    def tensors_of(self, module: str) -> dict[str, Names]:
+        """Every tensor under a module, in the names of the model; tied ones point to where they are stored."""
+        tied = self.skeleton.tied
+        return {name: self.by_name.get(tied.get(name, name), Names(name, None, None)) for name in self.inside[module]}
 
-    Attributes:
-        kinds: module -> linear, conv1d, embedding, norm, attention or other.
-        names: all its tensors.
-        tied: name of a tensor -> the name under which it is stored.
-        prefix: of its body, which files may leave out.
-        task: PEFT's task type.
-        guessed: from shapes and names alone.
-    """
-
-    kinds: Mapping[str, str]
-    names: frozenset[str]
-    tied: Mapping[str, str]
-    prefix: str = ""
-    task: str | None = None
-    guessed: bool = False
+    @cached_property
+    def inside(self) -> dict[str, list[str]]:
+        """Module -> names of all tensors in it."""
+        found: dict[str, list[str]] = {}
+        for name in self.skeleton.shapes:
+            for module in ancestors(name):
+                found.setdefault(module, []).append(name)
+        return found
 
 
 def match(base: Weights, tuned: Weights) -> Match:
     """Pair the tensors of two models; models of different shapes are refused."""
-    skeleton = _skeleton(base, tuned)
+    skeleton = skeleton_of(base, tuned)
     homes = [_canonical(weights, skeleton) for weights in (base, tuned)]
     every = [
         Names(name, homes[0].get(name), homes[1].get(name)) for name in sorted({*homes[0], *homes[1]}, key=_natural)
     ]
+    dropped = tuple(names.model for names in every if names.tuned is None and names.model not in skeleton.tied)
+    every = [names for names in every if names.tuned is not None]
     _check_shapes(base, tuned, every)
     by_name = {names.model: names for names in every}
+    fresh = _fresh(every, skeleton)
+    brought = frozenset(fresh)
     targets, others = [], []
     for names in every:
+        if _within(names.model, brought):
+            continue
         reason, conv1d = _reason(names, base, tuned, skeleton)
         if reason is not None:
             others.append((names, reason))
@@ -115,7 +124,7 @@ def match(base: Weights, tuned: Weights) -> Match:
         assert names.tuned is not None
         first, second = tuned.shapes[names.tuned]
         bias = by_name.get(f"{module}.bias")
-        bias = bias if bias and bias.base and bias.tuned and bias.model not in skeleton.tied else None
+        bias = bias if bias and bias.base and bias.model not in skeleton.tied else None
         targets.append(Target(module, names, conv1d, (first, second), bias))
     carried = {target.bias.model for target in targets if target.bias}
     others = [(names, reason) for names, reason in others if names.model not in carried]
@@ -123,15 +132,35 @@ def match(base: Weights, tuned: Weights) -> Match:
         raise SaddlesError(
             f"{base.place} and {tuned.place} share no linear module. Give a base and a model that was tuned from it."
         )
-    return Match(tuple(targets), tuple(others), skeleton.task)
+    return Match(tuple(targets), tuple(others), fresh, dropped, skeleton, by_name)
 
 
-def _reason(names: Names, base: Weights, tuned: Weights, skeleton: _Skeleton) -> tuple[str | None, bool]:
+def _fresh(every: list[Names], skeleton: Skeleton) -> tuple[str, ...]:
+    """Modules that the adapter must bring: the task's head, and what the base lacks."""
+    heads = {
+        names.model.split(".")[0] for names in every if names.model.split(".")[0] in HEADS.get(skeleton.task or "", ())
+    }
+    new = [n.model for n in every if n.base is None and n.model not in skeleton.tied and not _within(n.model, heads)]
+    return tuple(sorted(heads | {name.rpartition(".")[0] for name in new} - {""}, key=_natural))
+
+
+def _within(name: str, modules: Collection[str]) -> bool:
+    return any(ancestor in modules for ancestor in ancestors(name))
+
+
+def ancestors(name: str) -> list[str]:
+    """The modules that a tensor is in, the outermost first."""
+    parts = name.split(".")
+    return [".".join(parts[:last]) for last in range(1, len(parts))]
+
+
+def _reason(names: Names, base: Weights, tuned: Weights, skeleton: Skeleton) -> tuple[str | None, bool]:
     """Why LoRA cannot carry a tensor's change (None: it can), and whether it is stored as (in, out)."""
     if names.model in skeleton.tied:
         return f"tied to {skeleton.tied[names.model]}", False
-    if names.base is None or names.tuned is None:
-        return f"only in the {'tuned model' if names.base is None else 'base'}", False
+    assert names.tuned is not None
+    if names.base is None:
+        return "only in the tuned model", False
     shape = tuned.shapes[names.tuned]
     if base.shapes[names.base] != shape:
         return f"shape {base.shapes[names.base]} became {shape} (another vocabulary?)", False
@@ -148,129 +177,71 @@ def _reason(names: Names, base: Weights, tuned: Weights, skeleton: _Skeleton) ->
     words = {"embedding": "an embedding", "norm": "a normalisation", "attention": "inside torch's MultiheadAttention"}
     if last == "bias" and kind in ("linear", "conv1d"):
         return "a bias of a module that is not carried", False
+    if not skeleton.guessed and names.model not in skeleton.shapes:
+        return f"not a tensor of {skeleton.architecture} as it runs", False
     return words.get(kind, f"not the weight of a linear module, shape {shape}"), False
 
 
 def _check_shapes(base: Weights, tuned: Weights, every: list[Names]) -> None:
-    """Allow tensors that differ in their first axis by one pair of sizes, the vocabulary; refuse all else."""
-    pairs = set()
+    """Tensors outside the layers may differ in their first axis (a vocabulary, positions, classes); refuse all else."""
     for names in every:
         if names.base is None or names.tuned is None:
             continue
         one, other = base.shapes[names.base], tuned.shapes[names.tuned]
-        if one != other:
-            pairs.add((one[:1], other[:1]) if one[1:] == other[1:] else (one, other))
-            if len(pairs) > 1 or one[1:] != other[1:]:
-                raise SaddlesError(
-                    f"{names.model} is {one} in {base.place} and {other} in {tuned.place}. Both models must have the "
-                    "same shapes (only the vocabulary may differ): is the base the model that was tuned?"
-                )
+        if one != other and (one[1:] != other[1:] or _LAYER.search(f".{names.model}.")):
+            raise SaddlesError(
+                f"{names.model} is {one} in {base.place} and {other} in {tuned.place}. Both models must have the "
+                "same shapes (only the vocabulary and the head may differ): is the base the model that was tuned?"
+            )
 
 
-def _canonical(weights: Weights, skeleton: _Skeleton) -> dict[str, str]:
-    """Name in the model -> name in the file, with the body's prefix added or removed where that fits better."""
-    prefix = f"{skeleton.prefix}." if skeleton.prefix else ""
-    same = {name: name for name in weights.shapes}
-    if skeleton.guessed or not prefix:
-        return same
-    longer = {name if name in skeleton.names else f"{prefix}{name}": name for name in weights.shapes}
-    shorter = {name if name in skeleton.names else name.removeprefix(prefix): name for name in weights.shapes}
-    return max((same, longer, shorter), key=lambda names: len(skeleton.names & set(names)))
+def _canonical(weights: Weights, skeleton: Skeleton) -> dict[str, str]:
+    """Name in the model -> name in the file."""
+    names = {name: name if name in skeleton.shapes else skeleton.run_name(name) for name in weights.shapes}
+    lost = {stored: run for stored, run in names.items() if run not in skeleton.shapes}
+    taken = {run for run in names.values() if run in skeleton.shapes}
+    for before, after in _prefixes({run: weights.shapes[stored] for stored, run in lost.items()}, skeleton.shapes):
+        for stored, run in lost.items():
+            other = after + run.removeprefix(before) if run.startswith(before) else run
+            if other in skeleton.shapes and other not in taken and names[stored] not in skeleton.shapes:
+                names[stored] = other
+                taken.add(other)
+    # Outside the layers: one name is the whole end of the other, as in `lm_head.weight` and `policy.lm_head.weight`.
+    free = {
+        end: name for name in skeleton.shapes if name not in taken and not _LAYER.search(name) for end in _ends(name)
+    }
+    for stored, run in lost.items():
+        if names[stored] not in skeleton.shapes and not _LAYER.search(run):
+            whole = [end for end in _ends(run) if end in skeleton.shapes and end not in taken]
+            other = free.get(run) or (whole[0] if whole else None)
+            if other is not None and other not in taken:
+                names[stored] = other
+                taken.add(other)
+    return {run: stored for stored, run in names.items()}
 
 
-def _skeleton(base: Weights, tuned: Weights) -> _Skeleton:
-    for weights in (base, tuned):
-        if weights.model is not None:
-            return _of_model(weights.model)
-    for weights in (base, tuned):
-        model = _empty_model(weights.config)
-        if model is not None:
-            return _of_model(model)
-    return _guess(tuned)
+def _prefixes(lost: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    """Changes of prefix that turn lost names into known ones of the same shape, the one that fits most names first."""
+    by_end: dict[str, list[str]] = {}
+    for name in known:
+        for end in _ends(name):
+            by_end.setdefault(end, []).append(name)
+    votes: Counter[tuple[str, str]] = Counter()
+    for name, shape in lost.items():
+        # Only the longest ending that both share says which prefix was changed, and only one with a layer's number in
+        # it: a head's and a pooler's `dense.weight` may have the same shape.
+        for end in (end for end in _ends(name) if _LAYER.search(f".{end}")):
+            fitting = [other for other in by_end.get(end, ())[:CANDIDATES] if known[other] == shape]
+            votes.update((name.removesuffix(end), other.removesuffix(end)) for other in fitting)
+            if fitting:
+                break
+    return [change for change, count in votes.most_common(CANDIDATES) if count > 1]
 
 
-def _empty_model(config: Mapping[str, object]) -> torch.nn.Module | None:
-    """The model that a config.json describes, without memory; None where transformers does not know it."""
-    name = _architecture(config)
-    if not name or "model_type" not in config:
-        return None
-    import transformers
-
-    kind = getattr(transformers, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
-        return None
-    try:
-        settings = transformers.AutoConfig.for_model(**dict[str, Any](config))
-        with torch.device("meta"):
-            return kind(settings)
-    except Exception:  # a config may do anything to its model's constructor; shapes and names are left
-        return None
-
-
-def _of_model(model: torch.nn.Module) -> _Skeleton:
-    modules = dict(model.named_modules())
-    kinds = {name: _kind(module) for name, module in modules.items()}
-    for name, kind in list(kinds.items()):
-        if kind == "attention":  # its parts are called by torch, not as modules: PEFT cannot replace them
-            kinds |= {inner: "attention" for inner in kinds if inner.startswith(f"{name}.")}
-    first: dict[int, str] = {}
-    tied: dict[str, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) in first:
-            tied[name] = first[id(parameter)]
-        first.setdefault(id(parameter), name)
-    known = getattr(model, "all_tied_weights_keys", None)  # on the meta device tied parameters are not one object
-    if isinstance(known, Mapping):
-        tied |= {str(name): str(home) for name, home in known.items() if str(name) not in tied}
-    return _Skeleton(
-        kinds,
-        frozenset(model.state_dict()),
-        tied,
-        str(getattr(model, "base_model_prefix", "") or ""),
-        _task(type(model).__name__),
-    )
-
-
-def _kind(module: torch.nn.Module) -> str:
-    if isinstance(module, torch.nn.MultiheadAttention):
-        return "attention"
-    if type(module).__name__ == "Conv1D":
-        return "conv1d"
-    if isinstance(module, torch.nn.Linear):
-        return "linear"
-    if isinstance(module, torch.nn.Embedding):
-        return "embedding"
-    return "norm" if "norm" in type(module).__name__.lower() else "other"
-
-
-def _guess(weights: Weights) -> _Skeleton:
-    """Without a config: two-axis weights that are not called embeddings are Linear, or Conv1D as GPT-2 stores them."""
-    stored_in_out = any(
-        name.endswith("attn.c_attn.weight") and shape[1] == 3 * shape[0]
-        for name, shape in weights.shapes.items()
-        if len(shape) == 2
-    )
-    kinds = {}
-    for name, shape in weights.shapes.items():
-        module, _, last = name.rpartition(".")
-        if last != "weight":
-            continue
-        if _EMBEDDING.search(name):
-            kinds[module] = "embedding"
-        elif len(shape) == 2:
-            kinds[module] = "conv1d" if stored_in_out and _GPT2.search(module) else "linear"
-        elif len(shape) == 1:
-            kinds[module] = "norm"
-    return _Skeleton(kinds, frozenset(weights.shapes), {}, task=_task(_architecture(weights.config)), guessed=True)
-
-
-def _architecture(config: Mapping[str, object]) -> str:
-    names = config.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
-
-
-def _task(name: str) -> str | None:
-    return next((task for ending, task in _TASKS if name.endswith(ending)), None)
+def _ends(name: str) -> list[str]:
+    """Endings of a dotted name of at least two parts, the longest first."""
+    parts = name.split(".")
+    return [".".join(parts[first:]) for first in range(max(len(parts) - 1, 1))]
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

@@ -1,14 +1,14 @@
-"""Which LoRA rank each module of a fine-tuned model needs: `lora_plan(base, tuned, energy=0.9)`.
+"""Plans: the rank of each module, what is saved whole, what is left out, and what it all carries.
 
 The rank is that of the module's own ΔW (the rank of a head's product is another number). LoRA carries the matrices
-of Linear and Conv1D modules, and their biases with PEFT's `lora_bias`; what it cannot carry is listed with its norm.
+of Linear and Conv1D modules, and their biases with PEFT's `lora_bias`; modules that the base lacks, and on demand
+embeddings, norms and other tensors, are saved whole (`modules_to_save`); the rest is listed with its norm.
 """
 
 import itertools
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,22 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.budget import allocate
-from saddles.probe.lora.match import Match, Names, Target, match
-from saddles.probe.weights.checkpoints import Source, Weights, open_weights
-from saddles.probe.weights.weight_change import WeightChange, effort, resolution, singular_values, weight_change
+from saddles.probe.lora.match import HEADS
+from saddles.probe.lora.quality import Measured
+from saddles.probe.lora.ranks import ENERGY, UniformRank
 from saddles.runtime.files import explained, refuse_existing, write_text
-from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
     import pandas as pd
     from peft import LoraConfig
 
-ENERGY = 0.9
-"""Share of each module's change that is kept where nothing else is chosen."""
-
-ROUNDING = 1e-14
-"""Sums of squares that reach a share to within this much of it reach it: a share such as 13/15 is not a float."""
+TARGETS = ("peft", "vllm", "llamacpp")
+"""Programs that adapters are written for."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +44,8 @@ class ModuleRank:
         largest, next: σ₁, and the largest singular value left out: for an input x the module's output differs
             by at most next·‖x‖.
         bias: ‖Δbias‖, carried exactly where the rank is not 0.
+        floor: the largest singular value that rounding of the stored weights gives.
+        above, missed: norms of the part of ΔW above the floor, and of what the rank leaves out of it.
     """
 
     module: str
@@ -61,20 +58,47 @@ class ModuleRank:
     largest: float
     next: float
     bias: float = 0.0
+    floor: float = 0.0
+    above: float = 0.0
+    missed: float = 0.0
 
     @property
     def energy(self) -> float:
         """Share of ‖ΔW‖²_F that the rank captures; 1 where nothing changed."""
         return 1.0 - (self.error / self.norm) ** 2 if self.norm else 1.0
 
+    @property
+    def energy_above(self) -> float:
+        """Share of the energy above the floor that the rank captures; 1 where nothing is above it."""
+        return 1.0 - (self.missed / self.above) ** 2 if self.above else 1.0
+
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A tensor whose change LoRA does not carry: why, and ‖Δ‖ (against zero where the base lacks it)."""
+    """A tensor whose change the adapter does not carry: why, and ‖Δ‖."""
 
     name: str
     reason: str
     norm: float
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the adapter holds whole.
+
+    Attributes:
+        name: a module, or a bias where `bias` is true.
+        parameters: how many numbers.
+        norm: ‖Δ‖ against the base; 0 where the base lacks it.
+        fresh: the base lacks it, or PEFT saves it whole for the task.
+        bias: a single bias, which PEFT's `bias="all"` carries.
+    """
+
+    name: str
+    parameters: int
+    norm: float = 0.0
+    fresh: bool = False
+    bias: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,9 +109,13 @@ class LoraPlan:
         asked: what decides the ranks, `energy=0.9` or `budget=1000000`.
         base, tuned: where the models are.
         modules: one row per module.
-        left_out: changed tensors that LoRA does not carry.
+        left_out: changed tensors that the adapter does not carry.
         task: PEFT's task type, where the architecture tells it.
         gap: share of energy by which a budget's ranks may fall short of the best; 0 where they are proved best.
+        saved: what the adapter holds whole.
+        curve: one rank for all modules, against what it carries.
+        architecture: class of the model that the adapter is for, where it is known.
+        measured: loss of base, tuned and base + adapter, where `evaluate` was given.
     """
 
     asked: str
@@ -97,16 +125,30 @@ class LoraPlan:
     left_out: tuple[LeftOut, ...]
     task: str | None = None
     gap: float = 0.0
+    saved: tuple[Saved, ...] = ()
+    curve: tuple[UniformRank, ...] = ()
+    architecture: str = ""
+    measured: tuple[Measured, ...] = ()
 
     @property
     def lora_bias(self) -> bool:
-        """Whether changed biases are carried."""
-        return any(row.bias and row.rank for row in self.modules)
+        """Whether changed biases are carried by PEFT's `lora_bias`."""
+        return not self.saves_biases and any(row.bias and row.rank for row in self.modules)
+
+    @property
+    def saves_biases(self) -> bool:
+        """Whether changed biases are carried by PEFT's `bias="all"`."""
+        return any(one.bias for one in self.saved)
 
     @property
     def parameters(self) -> int:
-        """Parameters of the adapter, biases included."""
+        """Parameters of the adapter, biases included, without what is saved whole."""
         return sum(r.rank * (r.inputs + r.outputs) + (r.outputs if self.lora_bias else 0) for r in self.carried)
+
+    @property
+    def saved_parameters(self) -> int:
+        """Parameters that are saved whole."""
+        return sum(one.parameters for one in self.saved)
 
     @property
     def carried(self) -> tuple[ModuleRank, ...]:
@@ -115,14 +157,14 @@ class LoraPlan:
 
     @property
     def norm(self) -> float:
-        """‖Δ‖ over all tensors, carried or not."""
-        return _root([r.norm for r in self.modules] + [r.bias for r in self.modules] + [r.norm for r in self.left_out])
+        """‖Δ‖ over all tensors that both models have, carried or not."""
+        others = [r.norm for r in self.left_out] + [one.norm for one in self.saved]
+        return root([r.norm for r in self.modules] + [r.bias for r in self.modules] + others)
 
     @property
     def error(self) -> float:
         """‖Δ‖ over all tensors that is missing from base + adapter."""
-        lost = [r.bias for r in self.modules if not r.rank]
-        return _root([r.error for r in self.modules] + lost + [r.norm for r in self.left_out])
+        return root([r.error for r in self.modules] + self._lost)
 
     @property
     def energy(self) -> float:
@@ -130,45 +172,92 @@ class LoraPlan:
         return 1.0 - (self.error / self.norm) ** 2
 
     @property
+    def energy_above(self) -> float:
+        """Share of what LoRA can carry (the matrices' change above rounding) that the ranks carry."""
+        above = root(r.above for r in self.modules)
+        return 1.0 - (root(r.missed for r in self.modules) / above) ** 2 if above else 1.0
+
+    @property
     def share_left_out(self) -> float:
-        """Share of all ‖Δ‖² in tensors that LoRA does not carry."""
-        lost = [r.bias for r in self.modules if not r.rank] + [r.norm for r in self.left_out]
-        return (_root(lost) / self.norm) ** 2
+        """Share of all ‖Δ‖² in tensors that the adapter does not carry at any rank."""
+        return (root(self._lost) / self.norm) ** 2
+
+    @property
+    def _lost(self) -> list[float]:
+        biases = [] if self.saves_biases else [r.bias for r in self.modules if not r.rank]
+        return biases + [r.norm for r in self.left_out]
+
+    @property
+    def answer(self) -> str:
+        """The sentence that a person came for: which rank, what it carries, what no rank carries."""
+        if not self.curve:
+            return "Nothing of the change is above what rounding of the stored weights gives: no rank is needed."
+        enough = next((one for one in self.curve if one.energy >= ENERGY), self.curve[-1])
+        words = [
+            f"Rank {enough.rank} everywhere carries {100 * enough.energy:.3g} % of what LoRA can carry "
+            f"({_short(enough.parameters)} parameters)"
+        ]
+        more = [row.module for row in self.modules if row.rank > enough.rank]
+        if more:
+            names = ", ".join(more[:3]) + (", …" if len(more) > 3 else "")
+            words.append(f"{len(more)} of {len(self.modules)} modules need more: {names}")
+        if self.share_left_out > 5e-4:
+            kinds = sorted({_plural(row.reason) for row in self.left_out}) or ["biases"]
+            words.append(
+                f"{100 * self.share_left_out:.2g} % of the change sits in {' and '.join(kinds[:3])}, which no rank "
+                "carries: use --save-modules"
+            )
+        return "; ".join(words) + "."
 
     def table(self) -> "pd.DataFrame":
         """One row per module: rank, energy, error, parameters; the last row is the total of all modules."""
         import pandas as pd
 
         rows = [
-            {"module": r.module, "shape": f"{r.outputs}×{r.inputs}", "rank": r.rank, "energy": r.energy, "norm": r.norm,
-             "error": r.error, "largest": r.largest, "next": r.next, "parameters": r.rank * (r.inputs + r.outputs)}
+            {"module": r.module, "shape": f"{r.outputs}×{r.inputs}", "rank": r.rank, "energy": r.energy,
+             "energy_above": r.energy_above, "norm": r.norm, "error": r.error, "largest": r.largest, "next": r.next,
+             "floor": r.floor, "parameters": r.rank * (r.inputs + r.outputs)}
             for r in self.modules
         ]  # fmt: skip
-        norm, error = _root([r.norm for r in self.modules]), _root([r.error for r in self.modules])
+        norm, error = root([r.norm for r in self.modules]), root([r.error for r in self.modules])
         rows.append(
-            {"module": "all modules", "shape": "", "rank": sum(r.rank for r in self.modules),
-             "energy": 1 - (error / norm) ** 2, "norm": norm, "error": error,
+            {"module": "all modules", "shape": "", "rank": "", "energy": 1 - (error / norm) ** 2,
+             "energy_above": self.energy_above, "norm": norm, "error": error,
              "largest": max(r.largest for r in self.modules), "next": max(r.next for r in self.modules),
-             "parameters": sum(row["parameters"] for row in rows)}
+             "floor": max(r.floor for r in self.modules), "parameters": sum(row["parameters"] for row in rows)}
         )  # fmt: skip
         return pd.DataFrame(rows).set_index("module")
 
-    def settings(self) -> dict[str, Any]:
-        """Arguments of `LoraConfig`: exact names, ranks by pattern, alpha equal to the rank so that the scale is 1."""
+    def settings(self, target: str = "peft") -> dict[str, Any]:
+        """Arguments of `LoraConfig`: exact names, alpha equal to the rank so that the scale is 1.
+
+        Args:
+            target: "peft" has ranks by pattern; "vllm" and "llamacpp" read `r` and `lora_alpha` alone, so that every
+                module is padded to the largest rank, and hold neither biases nor modules that are saved whole.
+        """
+        if target not in TARGETS:
+            raise SaddlesError.must_be("target", f"one of {', '.join(TARGETS)}", target)
         if not self.carried:
-            raise SaddlesError(f"The plan ({self.asked}) gives every module rank 0. Raise the budget.")
-        usual = Counter(row.rank for row in self.carried).most_common(1)[0][0]
+            hint = "Raise the budget" if "budget" in self.asked else "Nothing of the change is above rounding"
+            raise SaddlesError(f"The plan ({self.asked}) gives every module rank 0. {hint}.")
+        largest = max(row.rank for row in self.carried)
         # PEFT puts (.*\.)? before a pattern and $ behind it; the anchor keeps it from matching longer names.
-        other = {f"^{re.escape(row.module)}": row.rank for row in self.carried if row.rank != usual}
+        other = {f"^{re.escape(row.module)}": row.rank for row in self.carried if row.rank != largest}
+        own = target == "peft"
+        heads = HEADS.get(self.task or "", ())  # PEFT adds these by itself
+        whole = [one.name for one in self.saved if not one.bias and one.name not in heads]
         return {
-            "r": usual,
-            "lora_alpha": usual,
-            "rank_pattern": other,
-            "alpha_pattern": dict(other),
+            "r": largest,
+            "lora_alpha": largest,
+            "rank_pattern": other if own else {},
+            "alpha_pattern": dict(other) if own else {},
             "target_modules": [row.module for row in self.carried],
             "fan_in_fan_out": any(row.conv1d for row in self.carried),
-            "lora_bias": self.lora_bias,
-            "task_type": self.task,
+            "lora_bias": own and self.lora_bias,
+            "bias": "all" if own and self.saves_biases else "none",
+            "modules_to_save": whole if own and whole else None,
+            # Without its head a task's type would make PEFT wait for one.
+            "task_type": self.task if own or self.task not in HEADS else None,
         }
 
     def to_lora_config(self, **changes: Any) -> "LoraConfig":
@@ -179,10 +268,13 @@ class LoraPlan:
 
     def to_json(self) -> str:
         """The plan as JSON, with its totals and the LoraConfig settings; `LoraPlan.from_json` reads it back."""
-        facts: dict[str, Any] = {"schema": 1, **asdict(self)}
-        facts["modules"] = [asdict(row) | {"energy": row.energy} for row in self.modules]
+        facts: dict[str, Any] = {"schema": 2, "answer": self.answer, **asdict(self)}
+        facts["modules"] = [
+            asdict(row) | {"energy": row.energy, "energy_above": row.energy_above} for row in self.modules
+        ]
         facts["total"] = {
-            "energy": self.energy, "error": self.error, "norm": self.norm, "parameters": self.parameters,
+            "energy": self.energy, "energy_above": self.energy_above, "error": self.error, "norm": self.norm,
+            "parameters": self.parameters, "saved_parameters": self.saved_parameters,
             "share_left_out": self.share_left_out,
         }  # fmt: skip
         facts["lora_config"] = self.settings() if self.carried else None
@@ -193,148 +285,36 @@ class LoraPlan:
         """Read what `to_json` wrote."""
         try:
             facts = json.loads(text)
-            rows = tuple(ModuleRank(**{k: v for k, v in row.items() if k != "energy"}) for row in facts["modules"])
+            derived = ("energy", "energy_above")
+            rows = tuple(ModuleRank(**{k: v for k, v in r.items() if k not in derived}) for r in facts["modules"])
             left = tuple(LeftOut(**row) for row in facts["left_out"])
-            return cls(facts["asked"], facts["base"], facts["tuned"], rows, left, facts["task"], facts["gap"])
+            saved = tuple(Saved(**row) for row in facts.get("saved", ()))
+            curve = tuple(UniformRank(**row) for row in facts.get("curve", ()))
+            names = [facts[name] for name in ("asked", "base", "tuned")]
+            measured = tuple(Measured(**row) for row in facts.get("measured", ()))
+            known = facts.get("architecture", "")
+            return cls(*names, rows, left, facts["task"], facts["gap"], saved, curve, known, measured)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SaddlesError(f"The plan cannot be read ({error}). Make it again with `saddles lora plan`.") from error
 
 
-def lora_plan(base: Source, tuned: Source, energy: float | None = None, budget: int | None = None) -> LoraPlan:
-    """Plan the ranks of an adapter that turns `base` into `tuned`.
-
-    Args:
-        base, tuned: live models, Hugging Face folders, or .safetensors or torch files.
-        energy: each module gets the smallest rank that captures this share of its ‖ΔW‖²_F; default 0.9. 1 keeps
-            every singular value that can be distinguished from zero.
-        budget: total number of parameters; the ranks are those that capture the most energy within it.
-
-    Raises:
-        SaddlesError: models of different shapes, nothing changed, quantised weights, damaged files.
-    """
-    _check(energy, budget)
-    early, late = open_weights(base), open_weights(tuned)
-    pairs = match(early, late)
-    values = _spectra(pairs, early, late)
-    biases, lost = _biases(pairs, early, late)
-    left = (*_left_out(pairs, early, late), *lost)
-    if not any(one[0] for one in values):
-        others = f"; {len(left)} other tensors changed ({left[0].name})" if left else ""
-        raise SaddlesError(
-            f"No linear module of {late.place} differs from {early.place}{others}. Give the tuned model as it was "
-            "saved after training."
-        )
-    ranks, asked, gap = _ranks(pairs, values, biases, energy, budget)
-    modules = tuple(
-        _row(target, rank, one, bias)
-        for target, rank, one, bias in zip(pairs.targets, ranks, values, biases, strict=True)
-    )
-    return LoraPlan(asked, early.place, late.place, modules, left, pairs.task, gap)
-
-
-def _check(energy: float | None, budget: int | None) -> None:
-    if energy is not None and budget is not None:
-        raise SaddlesError("Give either `energy` or `budget`, not both.")
-    if energy is not None and not 0 < energy <= 1:
-        raise SaddlesError.must_be("energy", "above 0 and at most 1", energy)
-    if budget is not None and budget < 1:
-        raise SaddlesError.must_be("budget", "a positive number of parameters", budget)
-
-
-def _spectra(pairs: Match, early: Weights, late: Weights) -> list[np.ndarray]:
-    work = [effort(target.shape) for target in pairs.targets]
-    spectra = []
-    with bar("singular values of ΔW, by module", sum(work)) as progress:
-        for target, amount in zip(pairs.targets, work, strict=True):
-            spectra.append(singular_values(change_of(target, early, late)))
-            progress.advance(amount)
-    return spectra
-
-
-def change_of(target: Target, early: Weights, late: Weights) -> WeightChange:
-    """ΔW of a target, as it is stored."""
-    assert target.weight.tuned is not None
-    return weight_change(target.weight.tuned, late, early, target.weight.base)
-
-
-def _biases(pairs: Match, early: Weights, late: Weights) -> tuple[list[float], tuple[LeftOut, ...]]:
-    """‖Δbias‖ by module; all are left out where some module has none, because PEFT could not merge such an adapter."""
-    norms = [_change_norm(target.bias, early, late) if target.bias else 0.0 for target in pairs.targets]
-    if all(target.bias for target in pairs.targets):
-        return norms, ()
-    reason = "a bias, while other adapted modules have none"
-    lost = [
-        LeftOut(target.bias.model, reason, norm)
-        for target, norm in zip(pairs.targets, norms, strict=True)
-        if target.bias and norm
-    ]
-    return [0.0] * len(norms), tuple(lost)
-
-
-def _left_out(pairs: Match, early: Weights, late: Weights) -> tuple[LeftOut, ...]:
-    rows = [
-        LeftOut(names.model, reason, 0.0 if reason.startswith("tied") else _change_norm(names, early, late))
-        for names, reason in pairs.others
-    ]
-    return tuple(row for row in rows if row.norm)
-
-
-def _change_norm(names: Names, early: Weights, late: Weights) -> float:
-    """‖Δ‖ of any tensor; rows that one side lacks count in full, and so does a tensor that one side lacks."""
-    sides = [(weights, name) for weights, name in ((late, names.tuned), (early, names.base)) if name is not None]
-    sizes = [weights.shapes[name] for weights, name in sides]
-    if not all(sizes):
-        scalars = [float(weights.read(name)) for weights, name in sides]
-        return abs(scalars[0] - sum(scalars[1:]))
-    shared = min(size[0] for size in sizes) if len(sides) == 2 else 0
-    norms = [
-        float(weights.read(name, slice(shared, size[0])).double().norm())
-        for (weights, name), size in zip(sides, sizes, strict=True)
-        if size[0] > shared
-    ]
-    if shared:
-        apart = weight_change(names.tuned or "", late, early, names.base, rows=shared)
-        norms += [float(block.norm()) for _, block in apart.blocks()]
-    return _root(norms)
-
-
-def _ranks(
-    pairs: Match, values: list[np.ndarray], biases: list[float], energy: float | None, budget: int | None
-) -> tuple[list[int], str, float]:
-    if budget is None:
-        share = ENERGY if energy is None else energy
-        return [rank_of(one, share) for one in values], f"energy={share:g}", 0.0
-    costs = [target.inputs + target.outputs for target in pairs.targets]
-    left = budget - (sum(target.outputs for target in pairs.targets) if any(biases) else 0)
-    best = allocate([np.where(one > resolution(one), one, 0.0) ** 2 for one in values], costs, max(left, 0))
-    if not any(best.ranks):
-        least = min(costs) + budget - left
-        raise SaddlesError.must_be("budget", f"at least {least}, what one rank of the smallest module takes", budget)
-    return list(best.ranks), f"budget={budget}", best.gap
-
-
-def rank_of(values: np.ndarray, share: float) -> int:
-    """The smallest rank whose energy reaches a share of all; at share 1, how many values differ from zero."""
-    squares = np.where(values > resolution(values), values, 0.0) ** 2
-    nonzero = int(np.count_nonzero(squares))
-    if share >= 1 or not nonzero:
-        return nonzero
-    kept = np.cumsum(squares)
-    return min(int(np.searchsorted(kept, share * kept[-1] * (1 - ROUNDING))) + 1, nonzero)
-
-
-def _row(target: Target, rank: int, values: np.ndarray, bias: float) -> ModuleRank:
-    tail = values[rank:]
-    return ModuleRank(
-        target.module, target.inputs, target.outputs, target.conv1d, rank,
-        norm=_root(values), error=_root(tail), largest=float(values[0]),
-        next=float(tail[0]) if len(tail) else 0.0, bias=bias,
-    )  # fmt: skip
-
-
-def _root(values: Iterable[float]) -> float:
+def root(values: Iterable[float]) -> float:
     """Square root of the sum of squares."""
     return float(np.linalg.norm(np.fromiter(values, dtype=float)))
+
+
+def _short(count: int) -> str:
+    """4,100,000 as 4.1 M."""
+    for size, letter in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
+        if count >= size:
+            return f"{count / size:.3g}{letter}"
+    return str(count)
+
+
+def _plural(reason: str) -> str:
+    """What a reason is about, in one word."""
+    words = {"embedding": "embeddings", "normalisation": "norms", "bias": "biases", "vocabulary": "the vocabulary"}
+    return next((word for key, word in words.items() if key in reason), "other tensors")
 
 
 def write_plan(plan: LoraPlan, file: str | os.PathLike[str]) -> Path:

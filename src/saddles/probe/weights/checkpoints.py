@@ -1,14 +1,18 @@
 """Weights wherever they are: a live model, a Hugging Face folder, a safetensors or torch file.
 
-Names and shapes are known at once; a tensor is read when it is needed, whole or by rows, and nothing stays mapped
-afterwards, so that memory does not grow with the model. A pickle is opened with `weights_only` or not at all.
+Names, shapes and places in the file are read once; a tensor is read when it is needed, whole or by rows, from its
+place, so that time is linear in the number of tensors and memory does not grow with the model. A pickle is opened with
+`weights_only` or not at all.
 """
 
 import json
+import math
 import os
 import pickle
+import pickletools
 import re
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,8 +36,18 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 ALL = slice(None)
 
+SAFE_TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+"""Types of safetensors files that are read; names and shapes of others are shown."""
+
 Source = str | os.PathLike[str] | torch.nn.Module
 """What `open_weights` takes."""
+
+MOST_STEPS = 2**62
+"""A larger number in a name, or in a trainer's state, is no step: a 64-bit coordinate holds it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,14 +169,14 @@ def _shards(index: Path, weight_map: Mapping[str, str]) -> list[Path]:
 def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[str, str] = {}) -> Weights:
     shapes: dict[str, tuple[int, ...]] = {}
     types: dict[str, str] = {}
-    homes: dict[str, tuple[Path, str]] = {}
+    homes: dict[str, _Home] = {}
     for file in files:
-        for stored, shape, kind in _contents(file):
+        for stored, shape, kind, home in _contents(file):
             name = plain_name(stored)
             if name in shapes:
                 raise SaddlesError(f"{place} holds {name} twice. Save the model again.")
-            shapes[name], types[name], homes[name] = shape, kind, (file, stored)
-    lost = [name for name, file in index.items() if homes.get(plain_name(name), (Path(),))[0].name != file]
+            shapes[name], types[name], homes[name] = shape, kind, home
+    lost = [name for name, file in index.items() if _file_of(homes.get(plain_name(name))) != file]
     if lost:
         raise SaddlesError(
             f"The index and the shards of {place} must agree; the shards lack {len(lost)} tensors of the index "
@@ -171,36 +185,79 @@ def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[s
     if not shapes:
         raise SaddlesError(f"{place} holds no tensors. Give a saved model.")
     step, notes = _step(place)
-    return Weights(str(place), shapes, types, partial(_read, homes), config, step, notes)
+    return Weights(str(place), shapes, types, partial(_read, homes, {}), config, step, notes)
 
 
-def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str]]:
-    """Name, shape and type of each tensor of a file; no tensor is read."""
+@dataclass(frozen=True)
+class _Home:
+    """Where a tensor is stored: in a safetensors file from byte `begin` on, or under a name in a torch file."""
+
+    file: Path
+    stored: str
+    begin: int | None = None
+    kind: torch.dtype | None = None
+    shape: tuple[int, ...] = ()
+
+
+def _file_of(home: _Home | None) -> str:
+    return home.file.name if home else ""
+
+
+def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str, _Home]]:
+    """Name, shape, type and place of each tensor of a file; no tensor is read."""
     if file.suffix == ".safetensors":
-        with _safe(file) as shard:
-            parts = {str(name): shard.get_slice(name) for name in shard.keys()}  # noqa: SIM118 (a handle, not a dict)
-            return [(name, tuple(part.get_shape()), _safe_type(part.get_dtype())) for name, part in parts.items()]
+        rows = []
+        for name, (kind, shape, begin) in _safe_header(file).items():
+            home = _Home(file, name, begin, SAFE_TYPES.get(kind), shape)
+            rows.append((name, shape, _safe_type(kind), home))
+        return rows
     if file.suffix in TORCH_ENDINGS:
-        return [(name, tuple(t.shape), _type_name(t)) for name, t in _torch_tensors(file).items()]
+        return [(name, tuple(t.shape), _type_name(t), _Home(file, name)) for name, t in _torch_tensors(file).items()]
     raise SaddlesError(f"{file} must end in .safetensors, {' or '.join(TORCH_ENDINGS)}. Convert it to safetensors.")
+
+
+def _safe_header(file: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """Type, shape and first byte of each tensor; the library has checked the header before it is read here."""
+    with _safe(file), file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+    header.pop("__metadata__", None)
+    return {
+        str(name): (row["dtype"], tuple(row["shape"]), 8 + length + int(row["data_offsets"][0]))
+        for name, row in header.items()
+    }
 
 
 def _safe_type(word: str) -> str:
     return {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(word, word)
 
 
-def _read(homes: Mapping[str, tuple[Path, str]], name: str, rows: slice) -> Tensor:
-    file, stored = homes[name]
-    if file.suffix == ".safetensors":
-        with _safe(file) as shard:
-            try:
-                part = shard.get_tensor(stored) if rows == ALL else shard.get_slice(stored)[rows]
-            except SafetensorError as error:
-                raise _broken(file, error) from error
-            # A copy, so that the mapping of the file ends with this block.
-            return part.clone()
-    whole = _torch_tensors(file)[stored]
+def _read(homes: Mapping[str, _Home], opened: dict[Path, dict[str, Tensor]], name: str, rows: slice) -> Tensor:
+    home = homes[name]
+    if home.begin is not None:
+        return _read_safe(home, rows)
+    if home.file not in opened:  # the file is mapped, where its format allows: only what is read takes memory
+        opened[home.file] = _torch_tensors(home.file)
+    whole = opened[home.file][home.stored]
     return (whole if rows == ALL else whole[rows]).clone()
+
+
+def _read_safe(home: _Home, rows: slice) -> Tensor:
+    """Rows of a tensor straight from their bytes: opening the file through the library reads all its names again."""
+    if home.kind is None:
+        raise SaddlesError(f"{home.stored} of {home.file} has numbers of a type that cannot be read.")
+    first, last, _ = rows.indices(home.shape[0]) if home.shape else (0, 1, 1)
+    shape = (max(last - first, 0), *home.shape[1:]) if home.shape else ()
+    row = math.prod(home.shape[1:]) * home.kind.itemsize
+    raw = torch.empty(math.prod(shape) * home.kind.itemsize, dtype=torch.uint8)
+    try:
+        with home.file.open("rb") as stream:
+            stream.seek((home.begin or 0) + first * row)
+            if raw.numel() and stream.readinto(memoryview(raw.numpy())) != raw.numel():
+                raise _broken(home.file, EOFError("the file ends too early"))
+    except OSError as error:
+        raise _broken(home.file, error) from error
+    return raw.view(home.kind).reshape(shape)
 
 
 def _safe(file: Path) -> safe_open:
@@ -221,13 +278,14 @@ def _torch_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a torch file, mapped where the format allows; nothing in it is executed."""
     try:
         stored = _load(file)
-    except pickle.UnpicklingError as error:
-        raise SaddlesError(
-            f"{file} is a pickle that wants to run code when it is opened, and was not opened. Where you trust it, "
-            "save its state_dict with safetensors.torch.save_file."
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of bytes that are no pickle, torch's reader raises anything
+        if isinstance(error, pickle.UnpicklingError) and _is_pickle(file):
+            raise SaddlesError(
+                f"{file} is a pickle that wants to run code when it is opened, and was not opened. Where you trust it, "
+                "save its state_dict with safetensors.torch.save_file."
+            ) from error
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        words = "its bytes are no pickle" if isinstance(error, pickle.UnpicklingError) else words
         raise SaddlesError(f"{file} cannot be read as a torch file ({words}). Copy it again.") from error
     for key in NESTS:
         if isinstance(stored, dict) and isinstance(stored.get(key), dict):
@@ -236,6 +294,17 @@ def _torch_tensors(file: Path) -> dict[str, Tensor]:
     if not tensors:
         raise SaddlesError(f"{file} holds no state_dict, neither itself nor under {' or '.join(NESTS)}.")
     return tensors
+
+
+def _is_pickle(file: Path) -> bool:
+    """Whether a file is a pickle, or an archive with one; it is only looked at."""
+    if zipfile.is_zipfile(file):
+        return True
+    try:
+        with file.open("rb") as stream:
+            return all(True for _ in pickletools.genops(stream))
+    except Exception:  # the first byte that is no instruction
+        return False
 
 
 def _load(file: Path) -> object:
@@ -254,9 +323,11 @@ def _step(place: Path) -> tuple[int | None, tuple[str, ...]]:
     if not state.is_file():
         return named, ()
     stored = _json(state).get("global_step")
-    if isinstance(stored, int) and named is not None and stored != named:
+    if not isinstance(stored, int) or isinstance(stored, bool) or not 0 <= stored <= MOST_STEPS:
+        return named, ()
+    if named is not None and stored != named:
         return stored, (f"{place} says step {named} in its name and {stored} in trainer_state.json: {stored} is used",)
-    return (stored if isinstance(stored, int) else named), ()
+    return stored, ()
 
 
 def step_of_name(name: str) -> int | None:
@@ -264,13 +335,16 @@ def step_of_name(name: str) -> int | None:
     stem = re.sub(r"\.(safetensors|pt|pth|bin|ckpt)$", "", name)
     forms = (r"step[-_=]?(\d+)", r"(?:checkpoint|iter|iteration|epoch)[-_=]?(\d+)", r"(\d+)$")
     match = next((hit for form in forms if (hit := re.search(form, stem, re.I))), None)
-    return int(match.group(1)) if match else None
+    digits = match.group(1).lstrip("0") if match else ""
+    if match is None or len(digits) > len(str(MOST_STEPS)) or int(digits or 0) > MOST_STEPS:
+        return None
+    return int(digits or 0)
 
 
 def _json(file: Path) -> dict[str, object]:
     try:
         stored = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SaddlesError(f"{file} cannot be read as JSON. Copy it again.") from error
     if not isinstance(stored, dict):
         raise SaddlesError(f"{file} must hold a JSON object. Copy it again.")

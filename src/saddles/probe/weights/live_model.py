@@ -84,6 +84,11 @@ def parameters(model: object) -> dict[str, Tensor]:
     return named
 
 
+def live_parameters(model: torch.nn.Module) -> dict[str, Tensor]:
+    """A model's parameters as they are now, under all of their names; nothing is refused."""
+    return {plain_name(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
+
+
 def state_of(source: Reference) -> dict[str, Tensor]:
     """The tensors of a model or of a state dict, under their plain names."""
     if isinstance(source, Mapping):
@@ -98,6 +103,11 @@ def part_of(reference: Reference, like: Mapping[str, Tensor]) -> dict[str, Tenso
     if wrong:
         raise SaddlesError(f"`reference` must be the same model; it has no {wrong[0]} of the model's shape.")
     return {name: tensors[name].detach().to("cpu", copy=True) for name in like}
+
+
+def same_weights(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two sets of weights are equal, bit for bit."""
+    return set(one) == set(other) and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def plain_name(name: str) -> str:

@@ -86,30 +86,78 @@ class Gram:
         matrix: ΔWᵀΔW, or ΔWΔWᵀ of a wide matrix, in float64.
         energy: ‖ΔW‖²_F, summed from the blocks.
         noise_floor: the largest singular value that rounding of the stored weights alone would give.
+        rounding: the same as a bound, where rounding differs from row to row or from column to column; see `Rounding`.
     """
 
     matrix: Tensor
     energy: float
     noise_floor: float
+    rounding: float = 0.0
 
 
-def gram(change: WeightChange) -> Gram:
-    """Form the smaller Gram matrix block by block; blocks in which nothing changed cost no product."""
+class Rounding:
+    """The largest singular value that rounding of W and W₀ gives to ΔW, gathered from their rows.
+
+    An entry is wrong by up to half the spacing h of its type at its size, evenly distributed: variance h²/12 from each
+    side. A matrix of independent errors with variances v has a norm of at most max_i (Σ_j v_ij)^½ + max_j (Σ_i v_ij)^½
+    up to a few per cent (Bandeira and van Handel 2016); for equal variances that is Marchenko and Pastur's edge. Rows
+    in which nothing changed have no error: nothing was rounded there. Where numbers in 32 or 64 bits all fit into
+    bfloat16 or float16, they were rounded to it before.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._columns, self._row = torch.zeros(columns, dtype=torch.float64), 0.0
+
+    def add(self, late: Tensor, early: Tensor) -> None:
+        """Count some rows of both matrices."""
+        changed = (late != early).any(dim=1)
+        if changed.any():
+            variance = sum(_spacing(part[changed]).square() for part in (late, early)) / 12
+            assert isinstance(variance, Tensor)
+            self._columns += variance.sum(dim=0)
+            self._row = max(self._row, float(variance.sum(dim=1).max()))
+
+    @property
+    def floor(self) -> float:
+        """The bound for all rows that were counted."""
+        return float(self._columns.max()) ** 0.5 + self._row**0.5
+
+
+def _spacing(part: Tensor) -> Tensor:
+    """Distance between neighbouring numbers of the type at each entry, in float64."""
+    kind = part.dtype
+    if kind in (torch.float32, torch.float64):
+        short = (torch.bfloat16, torch.float16)
+        kind = next((one for one in short if torch.equal(part.to(one).to(kind), part)), kind)
+    info = torch.finfo(kind)
+    exponent = torch.frexp(part.to(torch.float64).abs().clamp_min(info.tiny))[1]
+    return info.eps * torch.exp2((exponent - 1).to(torch.float64))
+
+
+def gram(change: WeightChange, rounding: bool = False) -> Gram:
+    """Form the smaller Gram matrix block by block; blocks in which nothing changed cost no product.
+
+    Args:
+        rounding: also bound what rounding gives.
+    """
     rows, columns = change.shape
     if rows < columns:
-        return _gram_of_rows(change)
+        return _gram_of_rows(change, rounding)
     matrix, energy, noise = torch.zeros(columns, columns, dtype=torch.float64), 0.0, 0.0
+    errors = Rounding(columns)
     for _, late, early in change.pairs():
+        if rounding:
+            errors.add(late.reshape(len(late), -1), early.reshape(len(early), -1))
         # The floor of a block, s(√rows + √columns), gives its noise s; squares of s are averaged over all rows.
         noise += (_floor(late, early) / (len(late) ** 0.5 + columns**0.5)) ** 2 * len(late) / rows
         if not torch.equal(late, early):
             block = difference(late, early)
             energy += _energy(change, block)
             matrix.addmm_(block.T, block)
-    return Gram(matrix, energy, noise**0.5 * (rows**0.5 + columns**0.5))
+    return Gram(matrix, energy, noise**0.5 * (rows**0.5 + columns**0.5), errors.floor)
 
 
-def _gram_of_rows(change: WeightChange) -> Gram:
+def _gram_of_rows(change: WeightChange, rounding: bool) -> Gram:
     """ΔWΔWᵀ of a wide matrix: both tensors are read once, their difference is taken some columns at a time."""
     rows, columns = change.shape
     late, early = change.now(ALL).reshape(rows, -1), change.start(ALL).reshape(rows, -1)
@@ -121,7 +169,10 @@ def _gram_of_rows(change: WeightChange) -> Gram:
             block = difference(one, other)
             energy += _energy(change, block)
             matrix.addmm_(block, block.T)
-    return Gram(matrix, energy, _floor(late, early))
+    errors = Rounding(columns)
+    for first in range(0, rows if rounding else 0, height := max(1, BLOCK // columns)):
+        errors.add(late[first : first + height], early[first : first + height])
+    return Gram(matrix, energy, _floor(late, early), errors.floor)
 
 
 def _floor(late: Tensor, early: Tensor) -> float:
@@ -137,20 +188,21 @@ def _energy(change: WeightChange, block: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """All min(m, n) singular values of ΔW, largest first, and the noise floor of the stored weights."""
+    """All min(m, n) singular values of ΔW, largest first, and the noise floors of the stored weights (see `Gram`)."""
 
     values: np.ndarray
     noise_floor: float
+    rounding: float = 0.0
 
 
-def spectrum_of(change: WeightChange) -> Spectrum:
+def spectrum_of(change: WeightChange, rounding: bool = False) -> Spectrum:
     """The spectrum of ΔW; exact zeros, at no cost, where nothing changed."""
-    squared = gram(change)
+    squared = gram(change, rounding)
     if not squared.energy:
         return Spectrum(np.zeros(min(change.shape)), squared.noise_floor)
     # Rounding can make the smallest eigenvalues slightly negative.
     eigenvalues = torch.linalg.eigvalsh(squared.matrix).numpy()[::-1]
-    return Spectrum(np.sqrt(np.maximum(eigenvalues, 0.0)), squared.noise_floor)
+    return Spectrum(np.sqrt(np.maximum(eigenvalues, 0.0)), squared.noise_floor, squared.rounding)
 
 
 def singular_values(change: WeightChange) -> np.ndarray:

@@ -1,0 +1,270 @@
+"""Which LoRA rank each module of a fine-tuned model needs: `lora_plan(base, tuned, energy=0.9)`."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from saddles.errors import SaddlesError
+from saddles.probe.lora.match import Match, Names, Target, ancestors, match
+from saddles.probe.lora.plan import LeftOut, LoraPlan, ModuleRank, Saved, root
+from saddles.probe.lora.quality import Evaluation, Judge, Measured, measure_of, smallest_within
+from saddles.probe.lora.ranks import Choice, Rule, Sized, choose, uniform_curve
+from saddles.probe.weights.checkpoints import Source, Weights, open_weights
+from saddles.probe.weights.weight_change import Spectrum, WeightChange, effort, spectrum_of, weight_change
+from saddles.runtime.progress import bar
+
+
+def lora_plan(
+    base: Source,
+    tuned: Source,
+    energy: float | None = None,
+    budget: int | None = None,
+    max_rank: int | None = None,
+    *,
+    energy_per_module: float | None = None,
+    round_to: int = 1,
+    save_modules: bool = False,
+    loss: float | None = None,
+    evaluate: Evaluation | None = None,
+) -> LoraPlan:
+    """Plan the ranks of an adapter that turns `base` into `tuned`.
+
+    Only what is above the rounding of the stored weights counts: singular values below it are noise.
+
+    Args:
+        base, tuned: live models, Hugging Face folders, or .safetensors or torch files.
+        energy: the fewest ranks, over all modules together, that capture this share of the whole change; default 0.9.
+            1 keeps every singular value above rounding.
+        budget: total number of parameters; the ranks are those that capture the most energy within it.
+        max_rank: no module gets a higher rank; alone, every module gets this rank.
+        energy_per_module: each module gets the smallest rank that captures this share of its own change.
+        round_to: ranks are multiples of it, for instance 8.
+        save_modules: embeddings, norms, heads and biases that LoRA cannot carry are saved whole, so that
+            base + adapter can equal the tuned model.
+        evaluate: a text file, token ids (block, token), or a function of a model: base, tuned and base + adapter are
+            measured at several ranks. The loss of a causal language model, KL(tuned ‖ model) of others.
+        loss: the smallest adapter whose measured loss is at most that of the tuned model plus this much.
+
+    Raises:
+        SaddlesError: models of different shapes, nothing changed, quantised weights, damaged files.
+    """
+    rule = Rule(energy, energy_per_module, budget, max_rank, round_to)
+    rule.check()
+    _check_loss(rule, loss, evaluate)
+    early, late = open_weights(base), open_weights(tuned)
+    pairs = match(early, late)
+    spectra = _spectra(pairs, early, late)
+    biases, lost = _biases(pairs, early, late)
+    left = (*_left_out(pairs, early, late), *lost)
+    if not any(one.values[0] for one in spectra):
+        others = f"; {len(left)} other tensors changed ({left[0].name})" if left else ""
+        raise SaddlesError(
+            f"No linear module of {late.place} differs from {early.place}{others}. Give the tuned model as it was "
+            "saved after training."
+        )
+    sized = [
+        Sized(one.values, one.rounding, target.inputs, target.outputs, bias)
+        for target, one, bias in zip(pairs.targets, spectra, biases, strict=True)
+    ]
+    saved = _fresh(pairs, late)
+    kept, rest = _saved(pairs, left, late) if save_modules else ((), left)
+    judge = None
+    if evaluate is not None:
+        judge = _Judgement(pairs, early, late, sized, kept, evaluate)
+    chosen = choose(sized, rule) if loss is None or judge is None else judge.within(loss)
+    if not chosen.with_biases:
+        left += tuple(
+            LeftOut(target.bias.model, "a bias, for which the budget has no room", bias)
+            for target, bias in zip(pairs.targets, biases, strict=True)
+            if target.bias and bias
+        )
+        biases = [0.0] * len(biases)
+    if save_modules:
+        kept, rest = _saved(pairs, left, late)
+    saved += kept
+    left = rest if save_modules else left
+    modules = tuple(
+        _row(target, rank, one, bias)
+        for target, rank, one, bias in zip(pairs.targets, chosen.ranks, sized, biases, strict=True)
+    )
+    curve = uniform_curve(sized)
+    plan = LoraPlan(
+        str(rule) if loss is None else f"loss={loss:g}", early.place, late.place, modules, left, pairs.task, chosen.gap,
+        saved, curve, pairs.skeleton.architecture,
+    )  # fmt: skip
+    return plan if judge is None else replace(plan, measured=judge.rows(plan))
+
+
+def _check_loss(rule: Rule, loss: float | None, evaluate: Evaluation | None) -> None:
+    if loss is None:
+        return
+    if evaluate is None:
+        raise SaddlesError("`loss` needs `evaluate`: a text on which it is measured.")
+    if not loss > 0:
+        raise SaddlesError.must_be("loss", "positive: what the adapter may lose against the tuned model", loss)
+    if rule != Rule():
+        raise SaddlesError("`loss` decides the ranks by itself. Give it without `energy`, `budget` and the like.")
+
+
+class _Judgement:
+    """What `evaluate` says of adapters of one pair of models."""
+
+    def __init__(
+        self,
+        pairs: Match,
+        early: Weights,
+        late: Weights,
+        sized: list[Sized],
+        saved: tuple[Saved, ...],
+        evaluate: Evaluation,
+    ) -> None:
+        keep = {one.name for one in saved if one.bias}
+        keep |= {name for one in saved if not one.bias for name in pairs.tensors_of(one.name)}
+        if any(one.bias for one in saved):  # PEFT's bias="all" carries every bias
+            keep |= {target.bias.model for target in pairs.targets if target.bias}
+        self._judge, self._sized = Judge(pairs, early, late, sized, keep), sized
+        self._biases = all(target.bias for target in pairs.targets)
+        causal = pairs.task == "CAUSAL_LM"
+        self._measure = measure_of(evaluate, self._judge, (early.place, late.place), causal)
+        self.tuned = self._measure(self._judge.tuned)
+        self.base = self.value([0] * len(sized))
+
+    def value(self, ranks: list[int]) -> float:
+        """Loss of base + adapter."""
+        return self._measure(self._judge.with_ranks(ranks, self._biases))  # biases, where every module has one
+
+    def within(self, loss: float) -> Choice:
+        """The smallest adapter that loses at most so much."""
+        return Choice(smallest_within(self._sized, self.value, self.tuned + loss))
+
+    def rows(self, plan: LoraPlan) -> tuple[Measured, ...]:
+        """Base, tuned, one rank for all modules, and the plan."""
+        rows = [Measured("base", 0, self.base), Measured("tuned", 0, self.tuned)]
+        for point in plan.curve:
+            ranks = [min(point.rank, int(np.count_nonzero(one.squares))) for one in self._sized]
+            rows.append(Measured(f"rank {point.rank}", point.parameters, self.value(ranks)))
+        self._biases = plan.lora_bias
+        rows.append(Measured(plan.asked, plan.parameters, self.value([row.rank for row in plan.modules])))
+        return tuple(rows)
+
+
+def _spectra(pairs: Match, early: Weights, late: Weights) -> list[Spectrum]:
+    work = [effort(target.shape) for target in pairs.targets]
+    spectra = []
+    with bar("singular values of ΔW, by module", sum(work)) as progress:
+        for target, amount in zip(pairs.targets, work, strict=True):
+            spectra.append(spectrum_of(change_of(target, early, late), rounding=True))
+            progress.advance(amount)
+    return spectra
+
+
+def change_of(target: Target, early: Weights, late: Weights) -> WeightChange:
+    """ΔW of a target, as it is stored."""
+    assert target.weight.tuned is not None
+    return weight_change(target.weight.tuned, late, early, target.weight.base)
+
+
+def _biases(pairs: Match, early: Weights, late: Weights) -> tuple[list[float], tuple[LeftOut, ...]]:
+    """‖Δbias‖ by module; all are left out where some module has none, because PEFT could not merge such an adapter."""
+    norms = [_change_norm(target.bias, early, late) if target.bias else 0.0 for target in pairs.targets]
+    if all(target.bias for target in pairs.targets):
+        return norms, ()
+    reason = "a bias, while other adapted modules have none"
+    lost = [
+        LeftOut(target.bias.model, reason, norm)
+        for target, norm in zip(pairs.targets, norms, strict=True)
+        if target.bias and norm
+    ]
+    return [0.0] * len(norms), tuple(lost)
+
+
+def _left_out(pairs: Match, early: Weights, late: Weights) -> tuple[LeftOut, ...]:
+    rows = [
+        LeftOut(names.model, reason, 0.0 if reason.startswith("tied") else _change_norm(names, early, late))
+        for names, reason in pairs.others
+    ]
+    return tuple(row for row in rows if row.norm)
+
+
+def _fresh(pairs: Match, late: Weights) -> tuple[Saved, ...]:
+    """Modules that the adapter must bring; their numbers are checked, too."""
+    saved = []
+    for module in pairs.fresh:
+        names = pairs.tensors_of(module)
+        for one in names.values():
+            if one.tuned is not None:
+                finite_norm(one.tuned, late)
+        saved.append(Saved(module, _size(names.values(), late), fresh=True))
+    return tuple(saved)
+
+
+def _saved(pairs: Match, left: tuple[LeftOut, ...], late: Weights) -> tuple[tuple[Saved, ...], tuple[LeftOut, ...]]:
+    """Tensors that can be saved whole, by module, and those that cannot."""
+    adapted = {target.module for target in pairs.targets}
+    above = {module for target in pairs.targets for module in ancestors(f"{target.module}.weight")}
+    norms: dict[str, list[float]] = {}
+    biases, rest = [], []
+    for row in left:
+        module, _, last = row.name.rpartition(".")
+        names = pairs.tensors_of(module) if module in pairs.inside else {}
+        if module and module not in above and names and all(one.tuned for one in names.values()):
+            norms.setdefault(module, []).append(row.norm)
+        elif last == "bias" and (module in adapted or row.name in pairs.skeleton.shapes):
+            biases.append(Saved(row.name, _size([pairs.by_name[row.name]], late), row.norm, bias=True))
+        else:
+            rest.append(row)
+    # A matrix tied to a saved one is a module of its own to PEFT: it is saved beside it.
+    for name, home in pairs.skeleton.tied.items():
+        module = name.rpartition(".")[0]
+        if home.rpartition(".")[0] in norms and module not in above and module not in norms:
+            norms[module] = []
+    saved = [
+        Saved(module, _size(pairs.tensors_of(module).values(), late), root(values)) for module, values in norms.items()
+    ]
+    return (*saved, *biases), tuple(rest)
+
+
+def _size(names: Iterable[Names], late: Weights) -> int:
+    return sum(int(np.prod(late.shapes[one.tuned])) for one in names if one.tuned is not None)
+
+
+def finite_norm(name: str, weights: Weights, rows: slice = slice(None)) -> float:
+    """‖·‖ of a stored tensor; numbers that are not finite are refused."""
+    return _finite(name, float(weights.read(name, rows).double().norm()))
+
+
+def _finite(name: str, value: float) -> float:
+    if not np.isfinite(value):
+        raise SaddlesError(f"{name} holds numbers that are not finite. Did the training diverge?")
+    return value
+
+
+def _change_norm(names: Names, early: Weights, late: Weights) -> float:
+    """‖Δ‖ of any tensor; rows that one side lacks count in full."""
+    sides = [(weights, name) for weights, name in ((late, names.tuned), (early, names.base)) if name is not None]
+    sizes = [weights.shapes[name] for weights, name in sides]
+    if not all(sizes):
+        scalars = [float(weights.read(name)) for weights, name in sides]
+        return _finite(names.model, abs(scalars[0] - sum(scalars[1:])))
+    shared = min(size[0] for size in sizes) if len(sides) == 2 else 0
+    norms = [
+        finite_norm(name, weights, slice(shared, size[0]))
+        for (weights, name), size in zip(sides, sizes, strict=True)
+        if size[0] > shared
+    ]
+    if shared:
+        apart = weight_change(names.tuned or "", late, early, names.base, rows=shared)
+        norms += [_finite(names.model, float(block.norm())) for _, block in apart.blocks()]
+    return root(norms)
+
+
+def _row(target: Target, rank: int, sized: Sized, bias: float) -> ModuleRank:
+    values, squares = sized.values, sized.squares
+    tail = values[rank:]
+    return ModuleRank(
+        target.module, target.inputs, target.outputs, target.conv1d, rank,
+        norm=root(values), error=root(tail), largest=float(values[0]),
+        next=float(tail[0]) if len(tail) else 0.0, bias=bias, floor=sized.floor,
+        above=float(np.sqrt(squares.sum())), missed=float(np.sqrt(squares[rank:].sum())),
+    )  # fmt: skip

@@ -1,0 +1,243 @@
+"""What a model is besides its weights: kinds of its modules, names of its tensors, which of them are tied.
+
+Read from the live model, or from the model that config.json describes, built without memory, without the network and
+within a bound on its size; for a file without a config, shapes and names decide.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from saddles.probe.weights.checkpoints import Weights
+
+_EMBEDDING = re.compile(r"embed|wte|wpe|position|token_type|relative_attention_bias", re.I)
+_GPT2 = re.compile(r"(c_attn|c_proj|c_fc|q_attn)$")
+"""Modules of GPT-2 that are Conv1D, stored as (in, out)."""
+_TASKS = (
+    ("ForCausalLM", "CAUSAL_LM"),
+    ("LMHeadModel", "CAUSAL_LM"),
+    ("ForSequenceClassification", "SEQ_CLS"),
+    ("ForTokenClassification", "TOKEN_CLS"),
+    ("ForQuestionAnswering", "QUESTION_ANS"),
+    ("ForConditionalGeneration", "SEQ_2_SEQ_LM"),
+)
+"""How the name of an architecture ends -> PEFT's task type."""
+_LAYERS = re.compile(r"layer|depth|block|expert", re.I)
+"""Settings of a config that say how many modules to build."""
+_MODULES_PER_TENSOR = 20
+"""Modules of a model for each of its stored tensors, at most: containers, activations and dropout hold none."""
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """What is known about the model besides its weights.
+
+    Attributes:
+        kinds: module -> linear, conv1d, embedding, norm, attention or other.
+        shapes: all its tensors.
+        tied: name of a tensor -> the name under which it is stored.
+        task: PEFT's task type.
+        architecture: name of its class.
+        guessed: from shapes and names alone.
+        model: itself, without memory; None where it is guessed.
+        run_name: how a name in a file is spelled while the model runs.
+    """
+
+    kinds: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    tied: Mapping[str, str]
+    task: str | None = None
+    architecture: str = ""
+    guessed: bool = False
+    model: torch.nn.Module | None = field(default=None, repr=False)
+    run_name: Callable[[str], str] = field(default=str, repr=False)
+
+
+def skeleton_of(base: Weights, tuned: Weights) -> Skeleton:
+    """The model that an adapter will be given: of the tuned model's class, with the base's weights."""
+    if tuned.model is not None:
+        return _of_model(_without_memory(tuned.model))
+    for weights in (tuned, base):
+        if weights.model is not None:
+            return _of_model(_without_memory(weights.model))
+        model = empty_model(weights.config, len(weights.shapes))
+        if model is not None and _fits(model, tuned):
+            return _of_model(model)
+    return _guess(tuned)
+
+
+def _fits(model: torch.nn.Module, weights: Weights) -> bool:
+    """Whether a model has at least half of the matrices; a config may describe another one."""
+    ends = {(".".join(name.split(".")[-2:]), tuple(t.shape)) for name, t in model.state_dict().items()}
+    rename = _renaming(model)
+    known = [
+        (".".join(rename(name).split(".")[-2:]), shape) in ends
+        for name, shape in weights.shapes.items()
+        if len(shape) >= 2
+    ]
+    return 2 * sum(known) >= len(known)
+
+
+def empty_model(config: Mapping[str, object], tensors: int) -> torch.nn.Module | None:
+    """The model that a config.json describes, without memory; None where transformers does not know or build it.
+
+    Args:
+        tensors: how many the file holds, which bounds what is built.
+    """
+    name = _architecture(config)
+    if not name or "model_type" not in config:
+        return None
+    import transformers
+
+    kind = getattr(transformers, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
+        return None
+    settings = _without_backbones(config)
+    if not isinstance(settings, dict) or _counts(settings) > max(tensors, 1):
+        return None
+    try:
+        with torch.device("meta"), _offline(), _bounded(_MODULES_PER_TENSOR * tensors + 1000):
+            return kind(transformers.AutoConfig.for_model(**settings))
+    except Exception:  # a config may do anything to its model's constructor; shapes and names are left
+        return None
+
+
+def _without_backbones(value: object) -> object:
+    """A config without the settings that name another model, which transformers would download."""
+    if isinstance(value, Mapping):
+        kept = {k: v for k, v in value.items() if "backbone" not in str(k) or str(k) == "backbone_config"}
+        return {str(k): _without_backbones(v) for k, v in kept.items()}
+    return [_without_backbones(one) for one in value] if isinstance(value, list) else value
+
+
+def _counts(config: object) -> int:
+    """The largest number of layers, blocks or experts that a config names."""
+    if isinstance(config, Mapping):
+        mine = [abs(v) for k, v in config.items() if isinstance(v, int) and _LAYERS.search(str(k))]
+        return max([*mine, *(_counts(v) for v in config.values())], default=0)
+    return max((_counts(one) for one in config), default=0) if isinstance(config, list) else 0
+
+
+@contextmanager
+def _bounded(most: int) -> Iterator[None]:
+    """Stop a constructor that makes more modules than a file of weights can need."""
+    made = 0
+
+    def count(*_: object) -> None:
+        nonlocal made
+        made += 1
+        if made > most:
+            raise RuntimeError("the config describes a far larger model than the file holds")
+
+    hook = register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Keep transformers from the network, whatever a config says."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _without_memory(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a live model whose tensors have no numbers."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        empty = torch.empty(
+            tuple(getattr(parameter, "ds_shape", parameter.shape)), dtype=parameter.dtype, device="meta"
+        )
+        memo[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
+    for buffer in model.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(model, memo)
+
+
+def _of_model(model: torch.nn.Module) -> Skeleton:
+    kinds = {name: _kind(module) for name, module in model.named_modules()}
+    inside = tuple(f"{name}." for name, kind in kinds.items() if kind == "attention")
+    # Parts of MultiheadAttention are called by torch, not as modules: PEFT cannot replace them.
+    kinds = {name: "attention" if inside and name.startswith(inside) else kind for name, kind in kinds.items()}
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in first:
+            tied[name] = first[id(parameter)]
+        first.setdefault(id(parameter), name)
+    known = getattr(model, "all_tied_weights_keys", None)  # on the meta device tied parameters are not one object
+    if isinstance(known, Mapping):
+        tied |= {str(name): str(home) for name, home in known.items() if str(name) not in tied}
+    name = type(model).__name__
+    shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    return Skeleton(kinds, shapes, tied, _task(name), name, model=model, run_name=_renaming(model))
+
+
+def _renaming(model: torch.nn.Module) -> Callable[[str], str]:
+    """transformers 5 stores some models under older names than those of the running model."""
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightRenaming, apply_renamings
+
+        mapping: Any = model
+        renamings = [one for one in get_model_conversion_mapping(mapping) if isinstance(one, WeightRenaming)]
+    except (ImportError, AttributeError):  # an older transformers, or a model that is not its own
+        return str
+    return (lambda name: str(apply_renamings(name, renamings))) if renamings else str
+
+
+def _kind(module: torch.nn.Module) -> str:
+    if isinstance(module, torch.nn.MultiheadAttention):
+        return "attention"
+    if type(module).__name__ == "Conv1D":
+        return "conv1d"
+    if isinstance(module, torch.nn.Linear):
+        return "linear"
+    if isinstance(module, torch.nn.Embedding):
+        return "embedding"
+    return "norm" if "norm" in type(module).__name__.lower() else "other"
+
+
+def _guess(weights: Weights) -> Skeleton:
+    """Without a config: two-axis weights that are not called embeddings are Linear, or Conv1D as GPT-2 stores them."""
+    stored_in_out = any(
+        name.endswith("attn.c_attn.weight") and shape[1] == 3 * shape[0]
+        for name, shape in weights.shapes.items()
+        if len(shape) == 2
+    )
+    kinds = {}
+    for name, shape in weights.shapes.items():
+        module, _, last = name.rpartition(".")
+        if last != "weight":
+            continue
+        if _EMBEDDING.search(name):
+            kinds[module] = "embedding"
+        elif len(shape) == 2:
+            kinds[module] = "conv1d" if stored_in_out and _GPT2.search(module) else "linear"
+        elif len(shape) == 1:
+            kinds[module] = "norm"
+    name = _architecture(weights.config)
+    return Skeleton(kinds, dict(weights.shapes), {}, task=_task(name), architecture=name, guessed=True)
+
+
+def _architecture(config: Mapping[str, object]) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def _task(name: str) -> str | None:
+    return next((task for ending, task in _TASKS if name.endswith(ending)), None)
