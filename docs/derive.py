@@ -23,6 +23,7 @@ from saddles.core.experiment import find
 from saddles.diffusion.experiments import verdicts
 from saddles.measures.concept_space import exponential_tail
 from saddles.studies import order_against_sim
+from saddles.transformers.experiments.verdicts import EARLY
 from saddles.transformers.experiments.verdicts import growth as rank_growth
 
 RESULTS = Path(__file__).parent / "results"
@@ -55,6 +56,48 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
         return (
             found | {claim.claim: claim.value for claim in judged} | {"claims that hold": holds, "claims": len(judged)}
         )
+
+    return derive
+
+
+def at_epoch(epoch: float) -> Derive:
+    """Stable ranks by layer after one epoch of a run, to compare a shorter one with it."""
+
+    def derive(run: xr.Dataset) -> dict[str, Any]:
+        rank = run["stable_rank"].isel(time=int(np.abs(run["epoch"].values - epoch).argmin())).mean("head")
+        return {product: rank.sel(product=product).squeeze() for product in ("KQ", "VO")}
+
+    return derive
+
+
+def long_growth(experiment: str, steps: tuple[int, ...]) -> Derive:
+    """The same of a long run with its means over seeds, and how long it takes until layers stay above their early rank.
+
+    Args:
+        steps: at which ranks are told.
+    """
+
+    def derive(run: xr.Dataset) -> dict[str, Any]:
+        each = run["epoch"].values[-1] / run["step"].values[-1]
+        found = growth(experiment, tuple(each * step for step in steps))(run)
+        for product in ("KQ", "VO"):
+            rank = run["stable_rank"].sel(product=product, scale=1).mean("head")
+            later = rank.sel(time=slice(EARLY, None))
+            above = later >= later.isel(time=0)
+            for step in steps:
+                found[f"{product}, mean of seeds, after {step} steps"] = rank.sel(time=step).mean("seed")
+                if step > EARLY:
+                    found[f"{product}, layers above their early rank after {step} steps"] = above.sel(time=step).sum(
+                        "layer"
+                    )
+            below = later["time"].where(~above).max("time").fillna(0.0)
+            for k in range(run.sizes["seed"]):
+                path = later.isel(seed=k)
+                found[f"{product}, last step below the early rank by layer, seed {k + 1}"] = below.isel(seed=k)
+                found[f"{product}, lowest from early on, seed {k + 1}"] = path.min("time")
+                found[f"{product}, step of the lowest, seed {k + 1}"] = path["time"][path.argmin("time")]
+        found["train_loss, mean of the last 100 whole steps"] = run["train_loss"].sel(scale=1).isel(time=-2)
+        return found
 
     return derive
 
@@ -128,12 +171,16 @@ VIT, GPT2 = "transformers/vit-cifar10-adam", "transformers/gpt2-wikitext"
 SWEEP, LONG = "diffusion-figure-6a", "diffusion-figure-6b"
 DERIVED: dict[str, dict[str, Derive]] = {
     "transformers.json#h200": {"transformers-vit-cifar10-adam": growth(VIT, (1, 5, 126, 500), "paper")},
+    "transformers.json#h200-stopped": {
+        "transformers-vit-cifar10-adam-stopped": growth(VIT, (1, 5, 126, 192), "paper"),
+        "transformers-vit-cifar10-adam": at_epoch(192),
+    },
     "transformers.json#init-scale": {"transformers-vit-init-scale": growth("transformers/vit-init-scale", (100,))},
     "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth("transformers/vit-cifar10-sgd", (1, 6, 26, 100))},
     "transformers.json#gpt2": {"transformers-gpt2-wikitext2": growth(GPT2, (0.034, 3))},
     "transformers.json#enwik8": {"transformers-gpt2-enwik8": growth(GPT2, (0.001, 0.0036, 0.0046, 0.1))},
     "transformers.json#enwik8-tokens": {
-        "transformers-gpt2-enwik8-tokens": growth(GPT2, (0.0157, 0.0785, 0.157, 0.785, 1.57, 2.75))
+        "transformers-gpt2-enwik8-tokens": long_growth(GPT2, (100, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 22_001))
     },
     "diffusion.json#figure-6a": {SWEEP: order},
     "diffusion.json#sim": {SWEEP: against_sim},
@@ -145,6 +192,7 @@ DERIVED: dict[str, dict[str, Derive]] = {
 JUDGED = [
     ("linear-figure-2", "linear/figure-2"),
     ("transformers-vit-cifar10-adam", VIT),
+    ("transformers-vit-cifar10-adam-stopped", VIT),
     ("transformers-vit-cifar10-sgd", "transformers/vit-cifar10-sgd"),
     ("transformers-vit-init-scale", "transformers/vit-init-scale"),
     ("transformers-gpt2-wikitext2", GPT2),

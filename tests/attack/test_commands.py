@@ -1,9 +1,13 @@
 """Commands under wrong words, wrong files and mistakes of ours: one sentence and an exit code, never a traceback."""
 
+import dataclasses
 import os
 import random
 import signal
 import string
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import grid_experiment
@@ -60,6 +64,36 @@ def test_errors_of_the_system_are_one_sentence(command, monkeypatch):
         assert (code, err.count("\n")) == (2, 1), err
     monkeypatch.setattr("saddles.core.store.load", lambda path: (_ for _ in ()).throw(MemoryError()))
     assert command("compare", "a", "b")[0] == 2
+
+
+def test_an_interrupt_inside_exec_has_the_code_of_an_interrupt(tmp_path):
+    words = [sys.executable, "-m", "interrupted_command", "run", "toy/decay", "--out", "here"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert "saddles run --resume here" in done.stderr
+
+
+def test_an_interrupt_inside_a_destructor_is_not_lost(command, monkeypatch):
+    """Python only prints it there, and the work would go on."""
+
+    class Last:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def run(settings, context):
+        Last()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+        ended.append(True)
+
+    ended = []
+    row = dataclasses.replace(toy_experiment.ROW, run=run)
+    monkeypatch.setattr(experiment, "_own", {row.name: row})
+    code, _, err = command("run", "toy/decay", "--out", "here")
+    assert (code, ended) == (130, [])
+    assert "saddles run --resume here" in err
 
 
 WORDS = ["run", "sweep", "show", "compare", "export", "list", "toy/decay", "toy/grid", "--grid", "--seeds", "--set",

@@ -65,7 +65,7 @@ def test_an_error_in_the_process_is_raised_here():
         with pytest.raises(SaddlesError, match="Expected size"):
             process.measure(copy)
         os.kill(process._worker.pid, signal.SIGKILL)
-        with pytest.raises(SaddlesError, match=r"ended early .*process=False"):
+        with pytest.raises(SaddlesError, match="Expected size"):  # another process has taken its place
             process.measure(copy)
 
 

@@ -128,32 +128,7 @@ def test_the_loop_does_not_wait(monkeypatch):
     assert np.all(np.diff(norms) > 0), "each row belongs to its own step"
 
 
-def test_an_error_in_the_background_surfaces(monkeypatch):
-    def broken(*args):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(measuring, "measure_heads", broken)
-    model, _ = trainer()
-
-    def loop():
-        with record(model, every=1) as run:
-            run.step()
-            time.sleep(0.2)
-            run.step()
-            pytest.fail("the second step must raise")
-
-    with pytest.raises(OSError, match="disk full"):
-        loop()
-
-
-def test_an_error_at_the_end_surfaces(monkeypatch):
-    monkeypatch.setattr(measuring, "measure_heads", lambda *args: 1 / 0)
-    model, _ = trainer()
-    with pytest.raises(ZeroDivisionError), record(model, every=1) as run:
-        run.step()
-
-
-def test_an_error_before_the_last_measurement_keeps_the_rows(tmp_path, monkeypatch):
+def test_an_error_before_the_last_measurement_keeps_the_other_rows(tmp_path, monkeypatch):
     """The row of step 4 fails after step 5 was made, which is still to be measured."""
     model, train = trainer()
     real, calls, gate = measuring.measure_heads, [], threading.Event()
@@ -177,10 +152,9 @@ def test_an_error_before_the_last_measurement_keeps_the_rows(tmp_path, monkeypat
             while not run._jobs[-1].done():
                 time.sleep(0.01)
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.warns(UserWarning, match="gap at step 4 .*disk full"):
         loop()
-    assert steps_of(run.result) == [2]
-    assert status_of(saddles.load(tmp_path / "r")) == Status(Ending.FAILED, "OSError")
+    assert steps_of(saddles.load(tmp_path / "r")) == [2, 5]
 
 
 def test_an_interrupted_loop_keeps_its_rows(tmp_path):

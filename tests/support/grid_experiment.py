@@ -22,7 +22,7 @@ class Settings:
     rate: Annotated[float, "how fast it decays"] = 1.0
     points: Annotated[int, "instants that are saved"] = 4
     wait: Annotated[float, "seconds that a cell takes"] = 0.0
-    trouble: Annotated[str, "none, error, once or die"] = "none"
+    trouble: Annotated[str, "none, error, once, die, grow or hang"] = "none"
     levels: Annotated[tuple[float, ...], "nothing depends on them"] = (1.0, 2.0)
     clock: Annotated[str, "same, or own: times that depend on the rate"] = "same"
 
@@ -35,6 +35,13 @@ def run(settings, context):
     time.sleep(settings.wait)
     if settings.trouble == "error" or (settings.trouble == "once" and not os.environ.get("GRID_FIXED")):
         raise RuntimeError("it broke here")
+    if settings.trouble == "hang":
+        time.sleep(3600)
+    if settings.trouble == "grow":
+        kept = []
+        for _ in range(40):  # 2 GB in all, slowly enough to be seen
+            kept.append(np.ones(50_000_000 // 8))
+            time.sleep(0.05)
     if settings.trouble == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     times = np.arange(settings.points, dtype=float)

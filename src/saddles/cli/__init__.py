@@ -15,7 +15,18 @@ from rich.table import Table
 
 from saddles.cli.lora import lora
 from saddles.cli.models import inspect
-from saddles.cli.terminal import complain, err, interrupted, note, out, plain_table, report_bug, say, shortened
+from saddles.cli.terminal import (
+    complain,
+    err,
+    interrupted,
+    note,
+    out,
+    plain_table,
+    repeated_interrupts,
+    report_bug,
+    say,
+    shortened,
+)
 from saddles.errors import SaddlesError
 
 if TYPE_CHECKING:
@@ -44,7 +55,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name on disk may hold bytes that are no text
             stream.reconfigure(errors="backslashreplace")
-    raise SystemExit(_guarded(lambda: app(standalone_mode=False) or 0))
+    with repeated_interrupts():
+        code = _guarded(lambda: app(standalone_mode=False) or 0)
+    # An interrupt that passed through the `exec` of a text (a dataclass, a traced function) is remembered by Python as
+    # not handled: `python -m saddles` would end by a signal instead of with 130. The next `exec` forgets it.
+    exec("")
+    raise SystemExit(code)
 
 
 def _guarded(work: Callable[[], int]) -> int:
@@ -190,6 +206,8 @@ def sweep(
     out_: OutOption = None,
     on: Annotated[str, typer.Option(help="embedded, serial, or a Dask scheduler's tcp://HOST:PORT")] = "embedded",
     workers: Annotated[int | None, typer.Option(help="processes; default: one for each core or GPU")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds after which a cell has failed")] = None,
+    memory: Annotated[float | None, typer.Option(help="gigabytes that a worker process may take")] = None,
     resume_: Annotated[
         Path | None, typer.Option("--resume", help="folder of a sweep to resume; it has its own grid")
     ] = None,
@@ -203,16 +221,19 @@ def sweep(
     from saddles.core.data import use_data
     from saddles.report.sweep import summary, write_figure
     from saddles.sweeps.api import planned_folder, run_plan
+    from saddles.sweeps.engine import Limits
     from saddles.sweeps.plan import plan_from_words
 
     use_data(data)
     plan = plan_from_words(name, grid or [], zip_, seeds, size, _changes(set_ or []), resume_)
     folder = planned_folder(plan, resume_, out_)
     try:
-        result = run_plan(plan, folder=resume_, out=out_, on=on, workers=workers, retry=retry, accept_changes=accept,
-                          say=note)  # fmt: skip
+        result = run_plan(plan, folder=resume_, out=out_, on=on, workers=workers, limits=Limits(timeout, memory),
+                          retry=retry, accept_changes=accept, say=note)  # fmt: skip
     except KeyboardInterrupt:
         words = ["sweep", "--resume", str(folder), *(["--on", on] if on != "embedded" else [])]
+        for option, value in (("--timeout", timeout), ("--memory", memory)):
+            words += [option, f"{value:g}"] if value is not None else []
         raise interrupted("finished cells are kept", words) from None
     for line in summary(result):
         say(line)

@@ -1,10 +1,13 @@
 """Where commands print, and what they print when they are interrupted."""
 
+import _thread
+import contextlib
 import shlex
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 import typer
 from rich.console import Console
@@ -53,6 +56,30 @@ def report_bug(error: Exception) -> None:
     complain(
         f"This is a bug in saddles ({type(error).__name__}: {shortened(first)}). Please report it with {file.name}."
     )
+
+
+AGAIN_S = 0.05
+"""Seconds after which an interrupt that was lost is repeated: what swallowed it has then returned."""
+
+
+@contextlib.contextmanager
+def repeated_interrupts() -> Iterator[None]:
+    """Repeat a Ctrl-C that arrives in a destructor or a callback of the garbage collector, where Python drops it."""
+    before = sys.unraisablehook
+
+    def hook(lost: "sys.UnraisableHookArgs") -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            timer = threading.Timer(AGAIN_S, _thread.interrupt_main)
+            timer.daemon = True
+            timer.start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def plain_table(*columns: str, right: Container[str] = ()) -> Table:

@@ -142,7 +142,7 @@ def _words(place: Path, root: Path, kind: str) -> str:
             facts = json.loads(record.read_text("utf-8"))
             part = f"sweep of {facts['cells']} cells" if kind == "sweep" else f"seed {facts['seed']}"
             return f"{facts['experiment']}, {facts['size']}, {part}, {facts['status']} · {head}"
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass
     return f"{head} · {kind}"
 

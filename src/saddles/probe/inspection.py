@@ -28,6 +28,7 @@ from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load, write_zarr
 from saddles.errors import SaddlesError
 from saddles.measures.factored import rank_measures
+from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import Head, Layout, Module
 from saddles.probe.measuring import (
     Map,
@@ -43,8 +44,9 @@ from saddles.probe.measuring import (
 from saddles.probe.weights.checkpoint_series import Series, find_places, open_series
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import effort, spectrum_of, weight_change
-from saddles.runtime.files import explained, refuse_existing, write_json
+from saddles.runtime.files import explained, refuse_existing
 from saddles.runtime.progress import bar
+from saddles.runtime.records import read_record, write_record
 from saddles.runtime.threads import torch_pool
 
 
@@ -54,6 +56,7 @@ def inspect(
     *,
     modules: bool = True,
     only: str | None = None,
+    config: Config | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> xr.DataTree:
     """Measure ΔKQ and ΔVO of every head and ΔW of every matrix along a series of checkpoints.
@@ -66,6 +69,7 @@ def inspect(
             `saddles.probe.weights.weight_change` states; they take most of the time, ten processor seconds and more
             for a matrix 4096 wide.
         only: a regular expression; matrices whose name it does not match are left out.
+        config: what the checkpoints do not state themselves, such as {"num_attention_heads": 12}.
         out: a folder for the result. The same call resumes where an interrupted one stopped; a finished one is
             read back; a folder of anything else is refused.
 
@@ -74,7 +78,7 @@ def inspect(
         series in the attribute `notes`, a JSON list.
     """
     began = time.perf_counter()
-    series = open_series(paths, reference)
+    series = open_series(paths, reference, config)
     need_heads(series.layout)
     layout = dataclasses.replace(series.layout, modules=_chosen(series.layout, only) if modules else ())
     store = Store(None if out is None else Path(out), _identity(series, layout))
@@ -97,11 +101,21 @@ def inspect(
 
 
 def planned_folder(
-    paths: Sequence[Source], reference: Source | None = None, modules: bool = True, only: str | None = None
+    paths: Sequence[Source],
+    reference: Source | None = None,
+    modules: bool = True,
+    only: str | None = None,
+    config: Config | None = None,
 ) -> Path:
     """The default folder of an inspection: runs/inspect/HASH, the same for the same checkpoints and options."""
     places = [str(Path(str(place)).resolve()) for place in find_places(paths)[0]]
-    words = [*places, str(reference), str(modules), str(only)]
+    words = [
+        *places,
+        str(reference),
+        str(modules),
+        str(only),
+        *([json.dumps(config, sort_keys=True)] if config else []),
+    ]
     return Path("runs") / "inspect" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:10]
 
 
@@ -231,7 +245,8 @@ class Store:
         self.folder, self.identity = folder, identity
         self.memory: dict[str, Row] = {}
         self.record = self._record()
-        self.spent = float(str(self.record.get("wall_time_s", 0.0)))
+        spent = self.record.get("wall_time_s")
+        self.spent = float(spent) if isinstance(spent, int | float) else 0.0
         self.finished = Status.parse(self.record.get("status", Ending.RUNNING)).ok
 
     @property
@@ -248,11 +263,8 @@ class Store:
         if not file.is_file():
             refuse_existing(self.folder)
             return {}
-        try:
-            record = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
-            raise SaddlesError(f"{file} cannot be read as JSON. Choose another folder.") from error
-        if record.get("identity") != self.identity:
+        record = read_record(file, {"identity": dict, "status": str}, "Choose another folder")
+        if record["identity"] != self.identity:
             raise SaddlesError(
                 f"{self.folder} holds another run: its checkpoints or options differ. Choose another folder."
             )
@@ -269,7 +281,7 @@ class Store:
         }  # fmt: skip
         with explained(self.folder):
             (self.folder / "parts").mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / "run.json", self.record)
+            write_record(self.folder / "run.json", self.record)
 
     def end(self, tree: xr.DataTree | None, status: Status) -> None:
         """Write what is complete; at the end of all work, remove the pieces."""
@@ -279,7 +291,7 @@ class Store:
             write_zarr(tree, self.trajectory, replace=True)
             self.record["wall_time_s"] = tree.attrs["wall_time_s"]
         self.record["status"] = str(status)
-        write_json(self.folder / "run.json", self.record)
+        write_record(self.folder / "run.json", self.record)
         if status.ok:
             shutil.rmtree(self.folder / "parts", ignore_errors=True)
 

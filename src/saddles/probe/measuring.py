@@ -7,6 +7,7 @@ Blocks may differ in their number of heads, and matrices in size: shorter ones a
 `index`.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +51,9 @@ CPU_STACK = 4
 """Heads that are stacked at a time on a CPU, where a larger stack gains nothing and leaves the cache."""
 
 HEAD_AXES = ("layer", "head", "product")
+
+_RECURRENT = ("mamba", "A_log", "ssm", "rwkv")
+"""Words in parameters of state-space and recurrent layers."""
 
 WITHOUT_SPECTRUM = ("stable_rank", "frobenius_norm", "noise_floor")
 """What a measurement holds that leaves the spectra out: it can be had without them."""
@@ -227,6 +231,9 @@ def need_heads(layout: Layout) -> None:
         return
     reasons = "; ".join(f"{name}: {reason}" for name, reason in layout.skipped if "attention" in reason)[:300]
     refused = next((f"{name}: {reason}" for name, reason in layout.skipped if "vector" not in reason), "")
+    recurrent = next((name for name, _ in layout.skipped if any(word in name for word in _RECURRENT)), "")
+    if recurrent and not reasons:
+        refused = f"{recurrent} belongs to a state-space layer, which has none"
     raise SaddlesError(
         f"No attention head was found ({reasons or refused or 'no parameter looks like attention'}). "
         "If the model has attention, register an adapter with saddles.probe.register."
@@ -292,6 +299,7 @@ def _heads_dataset(
         "product": list(PRODUCTS),
         "attention": ("layer", [heads[0].attention for heads in blocks.values()]),
         "rotary": ("layer", [heads[0].rotary for heads in blocks.values()]),
+        "verdict": ("layer", list(layout.verdicts) or ["unconfirmed"] * len(blocks)),
     }
     return make_trajectory(variables, steps, unit="step", coords=coords, status=status)
 
@@ -332,5 +340,17 @@ def write_row(file: Path, row: Row, *, durable: bool = False) -> None:
 
 def read_row(file: Path) -> Row:
     """Read what `write_row` wrote."""
-    with np.load(file, allow_pickle=False) as stored:
-        return {name.replace(".", "/"): stored[name] for name in stored.files}
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return {name.replace(".", "/"): stored[name] for name in stored.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a decoder that meets damage raises anything
+        raise SaddlesError(f"{file} is damaged: it cannot be read as arrays. Remove it, and what it holds is missing "
+                           "or is measured again.") from error  # fmt: skip
+
+
+def mark_gaps(tree: xr.DataTree, gaps: Mapping[int, str]) -> xr.DataTree:
+    """Say in the attribute `gaps`, a JSON object step -> reason, where something is missing; returns the tree."""
+    tree.attrs["gaps"] = json.dumps({str(step): why for step, why in sorted(gaps.items())}, ensure_ascii=False)
+    return tree

@@ -161,7 +161,12 @@ def _locked(folder: Path) -> Iterator[None]:
                 except OSError:
                     pass  # a file system without locks
             if _same_file(descriptor, folder / LOCK):
-                yield
+                try:
+                    yield
+                finally:
+                    if fcntl is not None:  # forked processes (data loaders) keep the descriptor, but not the lock
+                        with contextlib.suppress(OSError):
+                            fcntl.flock(descriptor, fcntl.LOCK_UN)
                 return
             # The file was removed between opening and locking it: the lock that counts is on the next one.
         finally:

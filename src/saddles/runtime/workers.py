@@ -35,6 +35,9 @@ PARENT_CHECK_S = 1.0
 EXIT_S = 5.0
 """Seconds for a worker whose channel is closed to end by itself."""
 
+WATCH_S = 0.1
+"""Seconds between looks at a worker that is watched."""
+
 _ANSWER, _ERROR = "answer", "error"
 
 
@@ -54,6 +57,10 @@ class WorkerLostError(SaddlesError):
         when = "early" if started else "before it was ready; saddles must be importable in a fresh Python"
         super().__init__(f"The worker process ended {when} (exit code {code}). Its own messages are on stderr.")
         self.code, self.started = code, started
+
+
+class WorkerStoppedError(SaddlesError):
+    """The worker was ended because of what `watch` saw, which is the text."""
 
 
 class Worker(Generic[Message, Answer]):
@@ -108,16 +115,24 @@ class Worker(Generic[Message, Answer]):
             self._receive()
             self._started = True
 
-    def call(self, message: Message) -> Answer:
+    def call(self, message: Message, watch: Callable[[], str] | None = None) -> Answer:
         """Send a message and wait for its answer.
+
+        Args:
+            watch: called now and then while the worker computes; the worker is ended where it returns a reason.
 
         Raises:
             WorkerError: answering failed.
             WorkerLostError: the process ended, now or before.
+            WorkerStoppedError: `watch` had it ended.
         """
         self.ready()
         try:
             self._channel.send(message)
+            while watch is not None and not self._channel.poll(WATCH_S):
+                if why := watch():
+                    self.close()
+                    raise WorkerStoppedError(why)
         except OSError as error:
             raise self._lost() from error
         return self._receive()

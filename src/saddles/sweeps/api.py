@@ -23,7 +23,7 @@ from saddles.runtime.progress import bar
 from saddles.sweeps.cells import Job, Task
 from saddles.sweeps.cluster import Cluster
 from saddles.sweeps.embedded import Embedded
-from saddles.sweeps.engine import Engine
+from saddles.sweeps.engine import Engine, Limits
 from saddles.sweeps.grid import checked_grid
 from saddles.sweeps.plan import Plan, make_plan, refuse_changes, refuse_other_plan
 from saddles.sweeps.scheduler import Scheduler
@@ -85,6 +85,8 @@ def sweep(
     out: Folder | None = None,
     on: str = "embedded",
     workers: int | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
     resume: Folder | None = None,
     retry: bool = False,
     accept_changes: bool = False,
@@ -102,6 +104,8 @@ def sweep(
         out: folder to write, which must not exist; None is runs/LAB/NAME/sweep-HASH, where the same sweep is resumed.
         on: "embedded" (worker processes here), "serial" (this process) or a Dask scheduler, "tcp://HOST:PORT".
         workers: how many worker processes; None is one for each core, or each GPU.
+        timeout: seconds after which a cell has failed and its process is ended; only with on="embedded".
+        memory: gigabytes that a worker process may take before it is ended; only with on="embedded".
         resume: folder of a sweep to resume.
         retry: compute failed cells again.
         accept_changes: resume although the experiment's settings or the versions of packages have changed.
@@ -116,8 +120,8 @@ def sweep(
         plan = make_plan(chosen, size, changes or {}, checked_grid(chosen, size, grid or {}, zipped, seeds))
     elif chosen is None and resume is None:
         raise SaddlesError("Give an experiment (`saddles list` shows them) or a folder to resume.")
-    return run_plan(plan, chosen, folder=resume, out=out, on=on, workers=workers, retry=retry,
-                    accept_changes=accept_changes, say=say)  # fmt: skip
+    return run_plan(plan, chosen, folder=resume, out=out, on=on, workers=workers, limits=Limits(timeout, memory),
+                    retry=retry, accept_changes=accept_changes, say=say)  # fmt: skip
 
 
 def run_plan(
@@ -128,6 +132,7 @@ def run_plan(
     out: Folder | None = None,
     on: str = "embedded",
     workers: int | None = None,
+    limits: Limits = Limits(),  # noqa: B008
     retry: bool = False,
     accept_changes: bool = False,
     say: Say = silent,
@@ -148,7 +153,7 @@ def run_plan(
     if store is None or store.unfinished(retry):
         versions = None if accept_changes else provenance.versions()
         # The engine first: where it does not answer, no folder is made.
-        with _engine(store.plan if store is not None else plan, on, workers, versions, say) as engine:
+        with _engine(store.plan if store is not None else plan, on, workers, limits, versions, say) as engine:
             if store is None:
                 assert plan is not None
                 create(plan, place)
@@ -205,14 +210,19 @@ def terminated_like_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def _engine(
-    plan: Plan | None, on: str, workers: int | None, versions: Mapping[str, str] | None, say: Say
+    plan: Plan | None, on: str, workers: int | None, limits: Limits, versions: Mapping[str, str] | None, say: Say
 ) -> Iterator[Engine]:
     if workers is not None and workers < 1:
         raise SaddlesError.must_be("workers", "at least 1", workers)
+    if limits != Limits() and on != "embedded":
+        raise SaddlesError(
+            "A timeout or a limit on memory needs on='embedded', whose processes can be ended. On a cluster, limit the "
+            "memory of its workers (`dask worker --memory-limit`)."
+        )
     if on == "embedded":
         assert plan is not None
         _refuse_unimportable(plan.experiment)
-        engine: Engine = Embedded(workers)
+        engine: Engine = Embedded(workers, limits)
     elif on == "serial":
         engine = Serial()
     elif "://" in on:

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 10.0
 """How long a scheduler may take to answer."""
 
 WORKERS_SECONDS = 120.0
-"""How long the first worker may take to join."""
+"""How long the first worker may take to join, and another one where the last has left."""
 
 LOOK_SECONDS = 2.0
 """How often the number of workers is looked up."""
@@ -75,6 +75,7 @@ class Cluster(Engine):
             raise
         self._resources = GPU if any(offer.get("GPU", 0) >= 1 for offer in offers) else {}
         self._looked, self._slots = 0.0, 1
+        self._alone_since: float | None = None
         self._arrived: queue.SimpleQueue[tuple[DaskFuture, Task, Future[list[Outcome]]]] = queue.SimpleQueue()
         threading.Thread(target=self._deliver_all, daemon=True).start()
 
@@ -84,11 +85,28 @@ class Cluster(Engine):
         if time.monotonic() - self._looked > LOOK_SECONDS:
             workers = self._workers().values()
             if self._resources:
-                self._slots = max(1, int(sum(worker.get("resources", {}).get("GPU", 0) for worker in workers)))
+                found = int(sum(worker.get("resources", {}).get("GPU", 0) for worker in workers))
             else:
-                self._slots = max(1, sum(worker.get("nthreads", 0) for worker in workers))
-            self._looked = time.monotonic()
+                found = sum(worker.get("nthreads", 0) for worker in workers)
+            self._slots, self._looked = max(1, found), time.monotonic()
+            if found:
+                self._alone_since = None
+            elif self._alone_since is None:
+                self._alone_since = self._looked
+                self._say(f"{self._address} has no worker left; waiting up to {WORKERS_SECONDS:.0f} s for one.")
         return self._slots
+
+    def check(self) -> None:
+        """Give up where no worker has been there for `WORKERS_SECONDS`."""
+        try:
+            _ = self.slots
+        except (OSError, TimeoutError) as error:
+            raise EngineError(_failed(self._address, error)) from error
+        if self._alone_since is not None and time.monotonic() - self._alone_since > WORKERS_SECONDS:
+            raise EngineError(
+                f"{self._address} has had no worker for {WORKERS_SECONDS:.0f} s. Finished cells are kept: start one "
+                f"with `dask worker {self._address}`, and resume with --resume."
+            )
 
     def submit(self, task: Task) -> "Future[list[Outcome]]":
         """Send a task; its answer arrives in an ordinary future."""
@@ -134,12 +152,7 @@ class Cluster(Engine):
         except EngineError as error:
             answer.set_exception(error)
         except BaseException as error:
-            answer.set_exception(
-                EngineError(
-                    f"The cluster at {self._address} failed ({describe(error)}). Finished cells are kept: resume "
-                    "with --resume."
-                )
-            )
+            answer.set_exception(EngineError(_failed(self._address, error)))
 
     def _workers(self) -> dict[str, DaskWorker]:
         return dict(self._client.scheduler_info(n_workers=-1)["workers"])
@@ -154,6 +167,10 @@ class Cluster(Engine):
                     f"{self._address} has no worker. Start one with `dask worker {self._address}`."
                 ) from error
         return self._workers()
+
+
+def _failed(address: str, error: BaseException) -> str:
+    return f"The cluster at {address} failed ({describe(error)}). Finished cells are kept: resume with --resume."
 
 
 def _compute_there(task: Task) -> list[Outcome] | Refusal:

@@ -1,18 +1,22 @@
 """Worker processes on this machine, one for each core or each GPU.
 
-A worker that dies is replaced, and only the task it was computing is lost.
+A worker that dies is replaced, and only the task it was computing is lost. One that has computed many cells, or whose
+memory has grown, is replaced too: compiled programs and leaks of libraries add up.
 """
 
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
-from saddles.runtime.workers import Worker, WorkerError, WorkerLostError
+from saddles.errors import SaddlesError
+from saddles.runtime.workers import Worker, WorkerError, WorkerLostError, WorkerStoppedError
 from saddles.sweeps.cells import ONE_THREAD, Outcome, Refusal, Task, compute
-from saddles.sweeps.engine import Engine, EngineError, TaskLostError, cores
+from saddles.sweeps.engine import Engine, EngineError, Limits, TaskLostError, TaskOverrunError, cores
 
 CellWorker = Worker[Task, list[Outcome] | Refusal]
 
@@ -21,10 +25,25 @@ STARTS = 3
 """Workers that may end before they are ready, one after another, until the sweep is stopped: something is wrong."""
 
 
-class Embedded(Engine):
-    """A pool of worker processes; each thread of this process talks to one of them."""
+MOST_CELLS = 10_000
+"""Cells that a worker computes before it is replaced, which takes some seconds."""
 
-    def __init__(self, workers: int | None = None) -> None:
+MOST_GROWTH = 2 * 10**9
+"""Bytes that a worker's memory may have grown since its first task, before it is replaced."""
+
+
+class Embedded(Engine):
+    """A pool of worker processes; each thread of this process talks to one of them.
+
+    Args:
+        workers: how many; None is one for each core or GPU.
+        limits: what a cell may take.
+    """
+
+    def __init__(self, workers: int | None = None, limits: Limits = Limits()) -> None:  # noqa: B008
+        if limits.memory is not None and memory_of(os.getpid()) is None:
+            raise SaddlesError("A limit on memory needs /proc, as on Linux. Leave it out on this system.")
+        self._limits = limits
         self._gpus = gpus()
         self.slots = workers or len(self._gpus) or cores()
         self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="sweep")
@@ -54,7 +73,12 @@ class Embedded(Engine):
     def _compute(self, task: Task) -> list[Outcome]:
         worker = self._ready()
         try:
-            result = worker.call(task)
+            if self._limits.timeout is not None and not hasattr(self._mine, "first"):
+                worker.call(replace(task, jobs=()))  # loads the experiment, which is not the cell's time
+            result = worker.call(task, self._watch(task, worker.pid))
+        except WorkerStoppedError as error:
+            self._forget(worker)
+            raise (TaskOverrunError if "timeout" in str(error) else TaskLostError)(str(error)) from error
         except WorkerLostError as error:
             self._forget(worker)
             raise TaskLostError(f"its process ended with code {error.code}") from error
@@ -62,7 +86,37 @@ class Embedded(Engine):
             raise EngineError(f"A worker process failed: {error}") from error
         if isinstance(result, Refusal):
             raise EngineError(f"A worker process cannot compute the cells: {result.reason}.")
+        self._count(worker, len(task.jobs))
         return result
+
+    def _watch(self, task: Task, pid: int) -> Callable[[], str] | None:
+        """A function that says why a task must not go on; None where nothing is limited."""
+        timeout, memory = self._limits.timeout, self._limits.memory
+        if timeout is None and memory is None:
+            return None
+        # A block is meant to be short: one that overruns is sent again cell by cell, each with its own time. Cells that
+        # share a program have theirs together.
+        seconds = (timeout or 0.0) * (len(task.jobs) if task.experiment.together else 1)
+        began = time.monotonic()
+
+        def watch() -> str:
+            if timeout is not None and time.monotonic() - began > seconds:
+                return f"it took longer than the timeout of {timeout:g} s"
+            if memory is not None and (memory_of(pid) or 0) > 1e9 * memory:
+                return f"it took more than {memory:g} GB of memory"
+            return ""
+
+        return watch
+
+    def _count(self, worker: CellWorker, cells: int) -> None:
+        """Replace a worker that has computed enough."""
+        size = memory_of(worker.pid) or 0
+        if not hasattr(self._mine, "first"):
+            self._mine.first, self._mine.cells = size, 0
+        self._mine.cells += cells
+        if self._mine.cells >= MOST_CELLS or size - self._mine.first > MOST_GROWTH:
+            worker.close()
+            self._forget(worker)
 
     def _ready(self) -> CellWorker:
         """Get the worker of this thread; one that is killed before it is ready is replaced, up to `STARTS` times."""
@@ -84,7 +138,7 @@ class Embedded(Engine):
         raise AssertionError("unreachable")
 
     def _forget(self, worker: CellWorker) -> None:
-        self._mine.worker = None
+        self._mine.__dict__.clear()
         self._workers.discard(worker)
 
     def _start(self) -> CellWorker:
@@ -103,6 +157,14 @@ class Embedded(Engine):
         }
         gpu = {"CUDA_VISIBLE_DEVICES": self._gpus[number % len(self._gpus)]} if self._gpus else {}
         return {name: os.environ.get(name, value) for name, value in compiled.items()} | ONE_THREAD | gpu
+
+
+def memory_of(pid: int) -> int | None:
+    """Bytes of memory that a process occupies; None where that is not to be had."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return None
 
 
 def cell_computer(nothing: None) -> Callable[[Task], list[Outcome] | Refusal]:

@@ -15,7 +15,7 @@ from saddles.core.status import Ending
 from saddles.errors import SaddlesError
 from saddles.runtime.progress import Bar
 from saddles.sweeps.cells import Job, Outcome, Task, group_key
-from saddles.sweeps.engine import Engine, TaskLostError
+from saddles.sweeps.engine import Engine, TaskLostError, TaskOverrunError
 from saddles.sweeps.store import Store
 
 BLOCK_SECONDS = 0.2
@@ -117,6 +117,7 @@ class Scheduler:
                     self._collect(future)
                 if self._due():
                     self._commit()
+                self._engine.check()
         except BaseException as error:
             self._save_what_arrived(error)
             raise
@@ -127,18 +128,20 @@ class Scheduler:
         try:
             outcomes = future.result()
         except TaskLostError as error:
-            self._retry(task, str(error))
+            self._retry(task, error)
             return
         self._queue.note_pace(outcomes)
         self._arrived += outcomes
 
-    def _retry(self, task: Task, reason: str) -> None:
+    def _retry(self, task: Task, reason: TaskLostError) -> None:
         job, *others = task.jobs
         if others:  # which of the cells killed the worker is not known: each is sent alone
             self._queue.put_back(task.jobs)
             return
         self._deaths[job.number] += 1
-        if self._deaths[job.number] < DEATHS:
+        if isinstance(reason, TaskOverrunError):
+            self._arrived.append(Outcome(job.number, 0.0, error=str(reason)))
+        elif self._deaths[job.number] < DEATHS:
             self._queue.put_back([job])
         else:
             text = f"its worker died {DEATHS} times, the last time: {reason}"

@@ -108,20 +108,28 @@ class ProcessBackend:
         workers: int,
     ) -> None:
         files = [buffers.file for buffers in (reference, *copies) if buffers.file is not None]
-        self._worker: Worker[int, Row] = Worker(
-            SharedMeasurer,
-            Shared(layout, places, files, modules, workers),
-            environment={"CUDA_VISIBLE_DEVICES": ""},
-            files=files,
-        )
+        self._shared = Shared(layout, places, files, modules, workers)
+        self._worker = self._start()
+
+    def _start(self) -> Worker[int, Row]:
+        files = self._shared.files
+        return Worker(SharedMeasurer, self._shared, environment={"CUDA_VISIBLE_DEVICES": ""}, files=files)
 
     def measure(self, copy: Buffers) -> Row:
-        """Say which copy, and wait for the row; other threads continue meanwhile."""
+        """Say which copy, and wait for the row; other threads continue meanwhile.
+
+        A process that was killed is replaced: the copy is in memory that the next one shares.
+        """
         if copy.file is None:
             raise SaddlesError("Only copies in shared memory can be measured by another process.")
         try:
             return self._worker.call(copy.file)
-        except WorkerLostError as error:
+        except WorkerLostError:
+            self._worker = self._start()
+        try:
+            return self._worker.call(copy.file)
+        except WorkerLostError as error:  # not by chance: the next copy may fare better, with another process
+            self._worker = self._start()
             raise SaddlesError(
                 f"{error} It measures the recording. Was it out of memory? Try process=False."
             ) from error

@@ -49,5 +49,7 @@ class RecordingCallback:
                 f"Training resumes at step {step}, and {out or 'no folder'} holds no recording of its start. Pass out= "
                 "as in the first run, or reference= with the weights at the start."
             )
+        if self.run is not None:  # of a training that ended with an error; its folder is still locked
+            self.run.finish(RuntimeError)
         self.run = record(model, self.every, out=out, step=step, reference=self.reference, modules=self.modules)
         self.run.__enter__()

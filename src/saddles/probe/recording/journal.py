@@ -4,27 +4,35 @@ layout.json              where the heads lie
 reference.safetensors    the recorded weights at the start
 initial.npz              spectra of the products at the start
 rows/step-N.npz          one measurement, whole or absent
+gaps.json                steps at which something is missing, and why
 superseded/N/            rows after the checkpoint from which training was resumed for the Nth time
 trajectory.zarr          all rows, written when the recording ends
 """
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from saddles.core.status import Ending, Status
-from saddles.core.store import write_zarr
+from saddles.core.status import Ending, Status, status_of
+from saddles.core.store import load, write_zarr
 from saddles.errors import SaddlesError
-from saddles.probe.layouts.layout import Layout
-from saddles.probe.measuring import Row, read_row, to_trajectory, write_row
-from saddles.runtime.files import explained, new_file, write_text
+from saddles.probe.layouts.layout import PRODUCTS, Layout
+from saddles.probe.measuring import Row, mark_gaps, read_row, to_trajectory, write_row
+from saddles.runtime.files import explained, hold, new_file, write_text
+from saddles.runtime.records import read_record, write_record
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+STEP = re.compile(r"step-(0|[1-9]\d{0,17})\.npz")
+"""Names of rows: a step that a 64-bit number holds."""
 
 
 class Journal:
@@ -36,6 +44,14 @@ class Journal:
     def exists(self) -> bool:
         """Whether a recording was begun here."""
         return (self.folder / "layout.json").exists()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A block in which no other recorder writes here."""
+        with explained(self.folder, "Choose another out="):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with hold(self.folder, keep=False):
+            yield
 
     def begin(self, layout: Layout, reference: "Mapping[str, Tensor]", initial: Row) -> None:
         """Write what all rows share; the layout last, as the sign that all of it is there."""
@@ -52,17 +68,22 @@ class Journal:
         """The layout that was written."""
         if not self.exists():
             raise SaddlesError(f"{self.folder} holds no recording. Give the folder that was passed as out=.")
-        return Layout.from_json((self.folder / "layout.json").read_text())
+        with _damage_told(self.folder / "layout.json", "Restore it from a copy, or record again in another folder"):
+            return Layout.from_json((self.folder / "layout.json").read_text("utf-8"))
 
     def reference(self) -> "dict[str, Tensor]":
         """The recorded weights at the start."""
         from safetensors.torch import load_file
 
-        return load_file(self.folder / "reference.safetensors")
+        file = self.folder / "reference.safetensors"
+        with _damage_told(file, "Restore it from a copy, or record again in another folder"):
+            return load_file(file)
 
     def initial(self) -> Row:
         """The spectra of the products at the start."""
-        return read_row(self.folder / "initial.npz")
+        row = read_row(self.folder / "initial.npz")
+        _check({f"heads/{name}": array for name, array in row.items()}, self.layout(), self.folder / "initial.npz")
+        return row
 
     def add(self, step: int, row: Row) -> None:
         """Write one measurement, all or nothing."""
@@ -70,14 +91,45 @@ class Journal:
 
     def rows(self) -> dict[int, Row]:
         """All measurements by step, in order."""
-        return {step: read_row(self._file(step)) for step in self.steps()}
+        layout, rows = self.layout(), {step: read_row(self._file(step)) for step in self.steps()}
+        for step, row in rows.items():
+            _check(row, layout, self._file(step))
+        return rows
 
     def steps(self) -> list[int]:
         """The steps that were measured, in order."""
-        return sorted(int(file.stem.removeprefix("step-")) for file in (self.folder / "rows").glob("step-*.npz"))
+        files = sorted((self.folder / "rows").glob("step-*.npz"))
+        found = {file: STEP.fullmatch(file.name) for file in files}
+        odd = [file for file, match in found.items() if match is None]
+        if odd:
+            name = odd[0].name if len(odd[0].name) < 60 else f"{odd[0].name[:50]}…"
+            raise SaddlesError(f"{odd[0].parent / name} is no row of a recording: no step is called so. Remove it.")
+        return sorted(int(match[1]) for match in found.values() if match is not None)
+
+    def gaps(self) -> dict[int, str]:
+        """Steps at which something is missing, and why."""
+        file, hint = self.folder / "gaps.json", "Remove it; what it says of missing steps is then lost"
+        try:
+            stored = read_record(file, {"gaps": dict}, hint)["gaps"]
+        except FileNotFoundError:
+            return {}
+        with _damage_told(file, hint):
+            return {int(step): str(why) for step, why in stored.items()}
+
+    def note_gaps(self, gaps: Mapping[int, str]) -> None:
+        """Write which steps are missing."""
+        write_record(self.folder / "gaps.json", {"gaps": {str(step): why for step, why in sorted(gaps.items())}})
+
+    def ended_well(self) -> bool:
+        """Whether the recording reached the end of its training."""
+        stored = self.folder / "trajectory.zarr"
+        return stored.is_dir() and status_of(load(stored)).ok
 
     def go_back_to(self, step: int) -> None:
         """Put rows after a step aside: training resumes there."""
+        gaps = self.gaps()
+        if any(later > step for later in gaps):
+            self.note_gaps({earlier: why for earlier, why in gaps.items() if earlier <= step})
         late = [later for later in self.steps() if later > step]
         if not late:
             return
@@ -102,4 +154,28 @@ def recorded(out: str | os.PathLike[str]) -> xr.DataTree:
     journal = Journal(out)
     layout, rows = journal.layout(), journal.rows()
     status = Status(Ending.RUNNING, f"{len(rows)} rows so far")
-    return to_trajectory(layout, list(rows), list(rows.values()), journal.initial(), status)
+    return mark_gaps(to_trajectory(layout, list(rows), list(rows.values()), journal.initial(), status), journal.gaps())
+
+
+def _check(row: Row, layout: Layout, file: Path) -> None:
+    """Refuse arrays that cannot be a row of this model."""
+    with _damage_told(file, "Remove it, and its step is missing"):
+        blocks = layout.layers()
+        axes = {
+            "heads": (len(blocks), max(map(len, blocks.values())), len(PRODUCTS)),
+            "modules": (len(layout.modules),),
+        }
+        for name, array in row.items():
+            first = axes[name.partition("/")[0]]
+            if array.dtype.kind != "f" or array.shape[: len(first)] != first or array.ndim > len(first) + 1:
+                raise ValueError(f"`{name}` has type {array.dtype} and shape {array.shape}")
+
+
+@contextlib.contextmanager
+def _damage_told(file: Path, hint: str) -> Iterator[None]:
+    """Say which file is damaged, whatever a reader raises."""
+    try:
+        yield
+    except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SaddlesError(f"{file} is damaged ({why[:200]}). {hint}.") from error

@@ -101,7 +101,7 @@ class DeviceBackend:
 
     def __init__(self, layout: Layout, copier: Copier, reference: Mapping[str, Tensor], pool: ThreadPoolExecutor):
         self._copier, self._pool = copier, pool
-        self._device = next(iter(copier.weights.values())).device
+        self._device = next(iter(copier.devices.values()))
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._copy = {place.name: self._room(place) for place in copier.places}
         self._groups = self._grouped(layout, reference)

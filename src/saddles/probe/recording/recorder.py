@@ -10,12 +10,15 @@
 Every `every` steps the recorded weights are copied, and measured beside training, in order: on the GPU that holds them,
 by threads where they are on the CPU, or by a process of its own. The loop waits only when `pending` copies are still
 being measured.
+
+Once training has begun, nothing that happens to the recording ends it: a measurement that fails, or a matrix that
+changed its shape, is a gap (attribute `gaps` of the result), and rows that a full disk does not take wait in memory.
+The first such event is a warning.
 """
 
 import contextlib
 import os
 import queue
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -28,23 +31,15 @@ import torch.distributed as dist
 import xarray as xr
 from torch import Tensor
 
-from saddles.core.status import FINISHED, Ending, Status
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
-from saddles.probe.measuring import (
-    WITHOUT_SPECTRUM,
-    Metrics,
-    Row,
-    headline,
-    measure_initial,
-    need_heads,
-    to_trajectory,
-)
+from saddles.probe.measuring import WITHOUT_SPECTRUM, Metrics, headline, measure_initial, need_heads
 from saddles.probe.recording.backends import Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.on_device import DeviceBackend
+from saddles.probe.recording.rows import Rows, in_words, status_after
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
-from saddles.probe.weights.live_model import Reference, heads, is_sharded, parameters, part_of
+from saddles.probe.weights.live_model import Reference, heads, live_parameters, parameters, part_of, same_weights
 from saddles.runtime.threads import spare_cores, torch_pool
 
 WARN_AFTER_S = 1.0
@@ -119,16 +114,17 @@ class Recorder:
         self._modules, self._pending, self._process = modules, pending, process
         names = self.layout.parameters() if modules else self.layout.head_parameters()
         live = parameters(model)
-        self._weights = {name: live[name] for name in names}
+        # By name and not the tensors themselves: a parameter, or its module, may be replaced during training.
+        self._copier = Copier({name: live[name] for name in names}, lambda: live_parameters(model))
+        self._narrow = all(live[name].dtype != torch.float64 for name in names)
         self._journal = journal
         self._given = reference
-        self._rows: dict[int, Row] = {}
+        self._rows = Rows(journal)
         self._backend: Backend[Any]  # each measures what its own `_copy` fills
         self._copy: Callable[[Any], None]
         self._metrics: queue.SimpleQueue[tuple[int, Metrics]] = queue.SimpleQueue()
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         self._jobs: list[Future[None]] = []
-        self._lock = threading.Lock()
         self._result: xr.DataTree | None = None
         self._finished = self._warned = False
         # Of several processes only the first measures; the others take part where weights are gathered.
@@ -136,16 +132,17 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         """Keep the reference, or resume an earlier recording, and start the backend."""
-        self._copier = Copier(self._weights)
         if not self._measures:
             self._take_part()
             return self
-        self._stack = ExitStack()
-        try:
+        self._stack, self._lock_held = ExitStack(), ExitStack()
+        with ExitStack() as undo:
+            undo.push(self._lock_held)
+            undo.push(self._stack)
+            if self._journal is not None:
+                self._lock_held.enter_context(self._journal.held())
             self._begin()
-        except BaseException:
-            self._stack.close()
-            raise
+            undo.pop_all()
         return self
 
     def _begin(self) -> None:
@@ -156,7 +153,7 @@ class Recorder:
         self._pool = self._stack.enter_context(torch_pool(spare_cores()))
         # A single thread takes the copies one by one, so that rows are made in order; the pool shares each one's work.
         self._queue = self._stack.enter_context(torch_pool(1))
-        reference = self._resume()
+        reference = self._resume(now.tensors)
         # This step's row was not written yet when training died, and the model has the weights of that step.
         owed = reference is not None and self.at % self.every == 0 and self.at not in self._rows
         reference = reference or self._new_reference(now.tensors)
@@ -201,10 +198,9 @@ class Recorder:
 
     def _measures_on_device(self) -> bool:
         """Whether the weights are measured where they lie: heads on one GPU, in types narrower than float64."""
-        devices = {tensor.device for tensor in self._weights.values()}
-        narrow = all(tensor.dtype != torch.float64 for tensor in self._weights.values())
+        devices = {*self._copier.devices.values()}
         one = len(devices) == 1 and devices.pop().type == "cuda"
-        return one and narrow and self._process is None and not self._modules
+        return one and self._narrow and self._process is None and not self._modules
 
     def _is_whole(self, step: int) -> bool:
         return step % self._spectra == 0
@@ -214,7 +210,7 @@ class Recorder:
         wanted = self._copier.on_gpu and not self._measures_on_device() if self._process is None else self._process
         return wanted and hasattr(os, "memfd_create")
 
-    def _resume(self) -> Mapping[str, Tensor] | None:
+    def _resume(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
         """Take over the rows of a recording in the folder, and return its reference; None where there is none."""
         journal = self._journal
         if journal is None or not journal.exists():
@@ -222,23 +218,30 @@ class Recorder:
         if self.at == 0:
             # A recording without rows was begun and died before the first one: it is begun again.
             if last := max(journal.steps(), default=0):
-                raise SaddlesError(
-                    f"{journal.folder} holds a recording up to step {last}, and training starts at step 0. Recordings "
-                    "are never overwritten: pass step= to resume it, or another out=."
-                )
+                if journal.ended_well() or not same_weights(journal.reference(), self._start(now)):
+                    raise SaddlesError(
+                        f"{journal.folder} holds a recording up to step {last}, and training starts at step 0. "
+                        "Recordings are never overwritten: pass step= to resume it, or another out=."
+                    )
+                journal.go_back_to(0)  # the same training, which died before its first checkpoint
             return None
         reference = journal.reference()
-        if journal.layout().heads != self.layout.heads or set(reference) != set(self._weights):
+        if journal.layout().heads != self.layout.heads or set(reference) != set(now):
             raise SaddlesError(
                 f"{journal.folder} holds a recording of another model or of other matrices. Choose another out=."
             )
         journal.go_back_to(self.at)
-        self._initial, self._rows = journal.initial(), journal.rows()
+        self._initial = journal.initial()
+        self._rows.take_over(journal)
         return reference
+
+    def _start(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The weights at the start, where training begins: those that were given, or the present ones."""
+        return now if self._given is None else part_of(self._given, now)
 
     def _new_reference(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The reference that was given, or the weights as they are now; written to the folder."""
-        reference = now if self._given is None else part_of(self._given, now)
+        reference = self._start(now)
         self._initial = measure_initial(self.layout, reference.__getitem__, self._pool.map)
         if self._journal is not None:
             self._journal.begin(self.layout, reference, self._initial)
@@ -271,11 +274,19 @@ class Recorder:
         self._check_jobs()
         slot = self._next_slot()
         slot.whole = self._is_whole(step) if whole is None else whole
-        self._copy(slot)
-        self._jobs.append(self._queue.submit(self._measure, step, slot))
+        try:
+            self._copy(slot)
+        except Exception as error:
+            self._free.put(slot)
+            self._rows.add_gap(step, in_words(error))
+        else:
+            if self._copier.lost:
+                self._rows.add_gap(step, "; ".join(self._copier.lost.values()))
+            self._jobs.append(self._queue.submit(self._measure, step, slot))
+        self._rows.warn()
 
     def _take_part(self) -> None:
-        if any(is_sharded(tensor) for tensor in self._weights.values()):
+        if self._copier.sharded:
             self._copier.take_part()
 
     def _next_slot(self) -> Slot:
@@ -284,7 +295,6 @@ class Recorder:
         began = time.perf_counter()
         slot = None
         while slot is None:
-            # A failed measurement is raised here, and not only at the end of training.
             self._check_jobs()
             with contextlib.suppress(queue.Empty):
                 slot = self._free.get(timeout=1.0)
@@ -304,24 +314,28 @@ class Recorder:
             row = self._backend.measure(slot)
             if not slot.whole:
                 row = {name: array for name, array in row.items() if name.partition("/")[2] in WITHOUT_SPECTRUM}
-            # On disk first: what `result` or a tracker shows is never lost in a crash.
-            if self._journal is not None:
-                self._journal.add(step, row)
-            with self._lock:
-                self._rows[step] = row
-            self._metrics.put((step, headline(row)))
+            numbers = headline(row)
+        except Exception as error:
+            self._rows.add_gap(step, in_words(error))
+            self._rows.write()
+            return
         finally:
             self._free.put(slot)
+        # On disk before a tracker shows it: what was seen is not lost in a crash.
+        self._rows.add(step, row)
+        self._metrics.put((step, numbers))
 
     def _check_jobs(self) -> None:
-        """Forget jobs that are done; an error in the background is raised here."""
+        """Forget jobs that are done."""
         while self._jobs and self._jobs[0].done():
             self._jobs.pop(0).result()
+        self._rows.warn()
 
     def flush(self) -> None:
         """Wait until every copy taken so far is measured and stored; call it before saving a checkpoint."""
         while self._jobs:
             self._jobs.pop(0).result()
+        self._rows.warn()
 
     def drain_metrics(self) -> list[tuple[int, Metrics]]:
         """Headline ranks of measurements that finished since the last call: (step, name -> number)."""
@@ -366,17 +380,13 @@ class Recorder:
             kind = type(error)
             raise
         finally:
-            self._stack.close()
-            self._result = self._tree(_status(kind))
-            if self._journal is not None:
-                self._journal.finish(self._result)
-
-    def _tree(self, status: Status) -> xr.DataTree:
-        with self._lock:
-            rows = dict(sorted(self._rows.items()))
-        tree = to_trajectory(self.layout, list(rows), list(rows.values()), self._initial, status)
-        tree.attrs |= {"every": self.every, "waited_s": self.waited}
-        return tree
+            with self._lock_held:
+                self._stack.close()
+                self._rows.write()
+                self._result = self._rows.tree(self.layout, self._initial, status_after(kind))
+                self._result.attrs |= {"every": self.every, "waited_s": self.waited}
+                self._rows.finish(self._result)
+            self._rows.warn()
 
     @property
     def result(self) -> xr.DataTree:
@@ -387,11 +397,3 @@ class Recorder:
                 "saddles.probe.recorded(out) while it runs."
             )
         return self._result
-
-
-def _status(kind: type[BaseException] | None) -> Status:
-    if kind is None:
-        return FINISHED
-    if issubclass(kind, KeyboardInterrupt):
-        return Status(Ending.INTERRUPTED)
-    return Status(Ending.FAILED, kind.__name__)

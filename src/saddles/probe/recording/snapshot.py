@@ -8,14 +8,14 @@ however many weights there are. A block may be shared, so that another process r
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from saddles.probe.weights.live_model import full_shape, gathered
+from saddles.probe.weights.live_model import full_shape, gathered, is_sharded
 
 ALIGNMENT = 64
 """Bytes to whose multiples tensors are aligned: a cache line, and enough for every type of numbers."""
@@ -117,15 +117,29 @@ def _cuda() -> Any:  # a module without type information
 
 
 class Copier:
-    """Copies recorded weights into buffers."""
+    """Copies recorded weights into buffers.
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        self.weights = weights
+    Args:
+        weights: the weights at the start, by name.
+        find: gives the weights as they are now, by name: a parameter, or its module, may be replaced while a model
+            trains. None takes those at the start.
+
+    Attributes:
+        places: where each weight lies in a buffer.
+        devices: where each was at the start.
+        lost: weights that the last copy could not hold, with the reason; their place holds NaN.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], find: Callable[[], Mapping[str, Tensor]] | None = None) -> None:
+        self._find = find or (lambda: weights)
         self.places = places_for(weights)
-        devices = dict.fromkeys(tensor.device for tensor in weights.values() if tensor.device.type == "cuda")
+        self.devices = {name: tensor.device for name, tensor in weights.items()}
+        self.sharded = any(is_sharded(tensor) for tensor in weights.values())
+        self.lost: dict[str, str] = {}
         self._transfers = {
-            device: _Transfer(device, [p for p in self.places if weights[p.name].device == device])
-            for device in devices
+            device: _Transfer(device, [p for p in self.places if self.devices[p.name] == device])
+            for device in dict.fromkeys(self.devices.values())
+            if device.type == "cuda"
         }
 
     @property
@@ -143,15 +157,26 @@ class Copier:
         for transfer in self._transfers.values():
             transfer.wait_for_last()
         for place, tensor in self.gather():
-            transfer = self._transfers.get(tensor.device)
+            # By where it was at the start, since a transfer takes the whole block of its device.
+            transfer = self._transfers.get(self.devices[place.name])
             (buffers.tensors[place.name] if transfer is None else transfer.tensors[place.name]).copy_(tensor)
         buffers.arrived = [transfer.start(buffers.block) for transfer in self._transfers.values()]
 
     def gather(self) -> Iterator[tuple[Place, Tensor]]:
         """The weights one by one, those that are sharded whole; every process must ask for them."""
+        self.lost, now = {}, self._find()
         for place in self.places:
-            with gathered(place.name, self.weights[place.name]) as whole:
-                yield place, whole.detach()
+            tensor = now.get(place.name)
+            if tensor is not None and full_shape(tensor) == place.shape:
+                with gathered(place.name, tensor) as whole:
+                    yield place, whole.detach()
+                continue
+            self.lost[place.name] = (
+                f"{place.name} is no longer in the model"
+                if tensor is None
+                else f"{place.name} has shape {full_shape(tensor)} instead of {place.shape}"
+            )
+            yield place, torch.full((), torch.nan, device=self.devices[place.name]).expand(place.shape)
 
 
 class _Transfer:

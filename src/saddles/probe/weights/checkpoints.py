@@ -9,8 +9,10 @@ import json
 import math
 import os
 import pickle
+import pickletools
 import re
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +45,9 @@ SAFE_TYPES = {
 
 Source = str | os.PathLike[str] | torch.nn.Module
 """What `open_weights` takes."""
+
+MOST_STEPS = 2**62
+"""A larger number in a name, or in a trainer's state, is no step: a 64-bit coordinate holds it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,13 +278,14 @@ def _torch_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a torch file, mapped where the format allows; nothing in it is executed."""
     try:
         stored = _load(file)
-    except pickle.UnpicklingError as error:
-        raise SaddlesError(
-            f"{file} is a pickle that wants to run code when it is opened, and was not opened. Where you trust it, "
-            "save its state_dict with safetensors.torch.save_file."
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of bytes that are no pickle, torch's reader raises anything
+        if isinstance(error, pickle.UnpicklingError) and _is_pickle(file):
+            raise SaddlesError(
+                f"{file} is a pickle that wants to run code when it is opened, and was not opened. Where you trust it, "
+                "save its state_dict with safetensors.torch.save_file."
+            ) from error
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        words = "its bytes are no pickle" if isinstance(error, pickle.UnpicklingError) else words
         raise SaddlesError(f"{file} cannot be read as a torch file ({words}). Copy it again.") from error
     for key in NESTS:
         if isinstance(stored, dict) and isinstance(stored.get(key), dict):
@@ -288,6 +294,17 @@ def _torch_tensors(file: Path) -> dict[str, Tensor]:
     if not tensors:
         raise SaddlesError(f"{file} holds no state_dict, neither itself nor under {' or '.join(NESTS)}.")
     return tensors
+
+
+def _is_pickle(file: Path) -> bool:
+    """Whether a file is a pickle, or an archive with one; it is only looked at."""
+    if zipfile.is_zipfile(file):
+        return True
+    try:
+        with file.open("rb") as stream:
+            return all(True for _ in pickletools.genops(stream))
+    except Exception:  # the first byte that is no instruction
+        return False
 
 
 def _load(file: Path) -> object:
@@ -306,9 +323,11 @@ def _step(place: Path) -> tuple[int | None, tuple[str, ...]]:
     if not state.is_file():
         return named, ()
     stored = _json(state).get("global_step")
-    if isinstance(stored, int) and named is not None and stored != named:
+    if not isinstance(stored, int) or isinstance(stored, bool) or not 0 <= stored <= MOST_STEPS:
+        return named, ()
+    if named is not None and stored != named:
         return stored, (f"{place} says step {named} in its name and {stored} in trainer_state.json: {stored} is used",)
-    return (stored if isinstance(stored, int) else named), ()
+    return stored, ()
 
 
 def step_of_name(name: str) -> int | None:
@@ -316,13 +335,16 @@ def step_of_name(name: str) -> int | None:
     stem = re.sub(r"\.(safetensors|pt|pth|bin|ckpt)$", "", name)
     forms = (r"step[-_=]?(\d+)", r"(?:checkpoint|iter|iteration|epoch)[-_=]?(\d+)", r"(\d+)$")
     match = next((hit for form in forms if (hit := re.search(form, stem, re.I))), None)
-    return int(match.group(1)) if match else None
+    digits = match.group(1).lstrip("0") if match else ""
+    if match is None or len(digits) > len(str(MOST_STEPS)) or int(digits or 0) > MOST_STEPS:
+        return None
+    return int(digits or 0)
 
 
 def _json(file: Path) -> dict[str, object]:
     try:
         stored = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SaddlesError(f"{file} cannot be read as JSON. Copy it again.") from error
     if not isinstance(stored, dict):
         raise SaddlesError(f"{file} must hold a JSON object. Copy it again.")
