@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from saddles.probe.recording.journal import recorded as recorded
     from saddles.probe.recording.lightning import LightningSaddles as LightningSaddles
     from saddles.probe.recording.recorder import record as record
+    from saddles.probe.verification import verify as verify
     from saddles.probe.weights.live_model import heads as heads
     from saddles.probe.weights.live_model import spectra as spectra
 
