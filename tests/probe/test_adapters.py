@@ -231,9 +231,9 @@ def test_unknown_attention_is_skipped_with_a_reason():
     [
         ({"a.qkv.weight": (72, 24), "a.proj.weight": (24, 24)}, {}, "number of heads is not known"),
         ({"a.qkv.weight": (72, 24), "a.proj.weight": (24, 24)}, {"num_heads": 5}, "cannot be divided by 5"),
-        ({"a.query_key_value.weight": (32, 24), "a.dense.weight": (24, 24)}, {"n_head": 6}, "cannot be separated"),
+        ({"a.query_key_value.weight": (44, 24), "a.dense.weight": (24, 24)}, {"n_head": 6}, "cannot be divided by 8"),
         (
-            {f"a.{n}_proj.weight": (48 if n == "q" else 24, 24) for n in "qkvo"},
+            {f"a.{n}_proj.weight": (36 if n == "q" else 24, 24) for n in "qkvo"},
             {"num_attention_heads": 4, "head_dim": 6},
             "head_dim = 6",
         ),

@@ -7,15 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_models
 import torch
 import xarray as xr
 from planted import planted, tiny, trained
+from safetensors.torch import save_file
+from typer.testing import CliRunner
 
 import saddles
+from saddles.cli import app
 from saddles.core.status import Ending, Status, status_of
 from saddles.errors import SaddlesError
 from saddles.probe import inspection
 from saddles.probe.inspection import inspect
+from saddles.probe.layouts.adapters import adapters
+from saddles.probe.layouts.find_heads import find_layout
 from saddles.probe.weights.checkpoints import open_weights
 
 RANKS = {"stable_rank", "effective_rank", "energy_rank_90", "energy_rank_99"}
@@ -205,3 +211,56 @@ def test_blocks_do_not_change_the_noise_floor(monkeypatch):
     for name, floor in whole.items():
         assert spectrum_of(weight_change(name, now, start)).noise_floor == pytest.approx(floor, rel=1e-6)
     assert dataclasses.is_dataclass(start)
+
+
+def test_heads_are_read_where_no_configuration_says_how_many(tmp_path, monkeypatch):
+    """Plain weights without config.json: by Python, by --heads, by --config, and by an adapter of one's own."""
+    monkeypatch.chdir(tmp_path)
+    start = {name: tensor.detach().clone() for name, tensor in small_models.gpt2().named_parameters()}
+    moved = {name: tensor + 0.01 * torch.randn_like(tensor) for name, tensor in start.items()}
+    for place, weights in (("start.safetensors", start), ("end.safetensors", moved)):
+        save_file(weights, tmp_path / place)
+    with pytest.raises(SaddlesError, match="number of heads is not known"):
+        inspect("end.safetensors", reference="start.safetensors", modules=False)
+    tree: Any = inspect("end.safetensors", "start.safetensors", modules=False, config={"n_head": 4})
+    assert tree["heads"].sizes["head"] == 4
+    (tmp_path / "config.json").write_text('{"n_head": 4}')
+    (tmp_path / "mine.py").write_text(
+        "from saddles.probe import fused, register\n"
+        "inner = fused('mine', 'c_attn.weight', 'c_proj.weight')\n"
+        "register(lambda shapes, config, counts: inner(shapes, {'n_head': 4}, counts))\n"
+    )
+    monkeypatch.setattr("saddles.probe.layouts.adapters._registry", list(adapters()))
+    words = ["inspect", "end.safetensors", "--reference", "start.safetensors", "--no-modules", "--out"]
+    for at, more in enumerate((["--heads", "4"], ["--config", "config.json"], ["--adapter", "mine.py"])):
+        result = CliRunner().invoke(app, [*words, f"out{at}", *more])
+        assert result.exit_code == 0, result.output
+        again: Any = saddles.load(tmp_path / f"out{at}" / "trajectory.zarr")
+        np.testing.assert_array_equal(again["heads"]["stable_rank"].values, tree["heads"]["stable_rank"].values)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "sentence"),
+    [
+        ("--heads", "0", "`heads` must be at least 1; got 0."),
+        ("--config", "[1]", "must hold a JSON object"),
+        ("--config", "{", "must be a JSON file"),
+        ("--adapter", "x = 1", "registers nothing"),
+        ("--adapter", "1/0", "could not be run: ZeroDivisionError"),
+    ],
+)
+def test_wrong_options_are_one_sentence(tmp_path, option, text, sentence):
+    file = tmp_path / "given"
+    file.write_text(text)
+    result = CliRunner().invoke(app, ["inspect", "a", "b", option, text if option == "--heads" else str(file)])
+    assert sentence in str(result.exception)
+
+
+def test_each_side_of_an_encoder_decoder_has_its_own_count():
+    """Cross-attention belongs to the decoder, whatever its name contains."""
+    ends = ("q_proj", "k_proj", "v_proj", "out_proj")
+    blocks = ("encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.encoder_attn")
+    shapes = {f"{block}.{end}.weight": (24, 24) for block in blocks for end in ends}
+    config = {"encoder_attention_heads": 4, "decoder_attention_heads": 2, "num_attention_heads": 4}
+    counts = {block[0].attention: len(block) for block in find_layout(shapes, config).layers().values()}
+    assert counts == {blocks[0]: 4, blocks[1]: 2, blocks[2]: 2}

@@ -13,6 +13,7 @@ from saddles.runtime.files import explained, refuse_existing
 if TYPE_CHECKING:
     from saddles.probe.lora.adapter import Extraction
     from saddles.probe.lora.plan import LeftOut, LoraPlan
+    from saddles.probe.lora.reshape import Reshaped
 
 lora = typer.Typer(no_args_is_help=True, help="LoRA ranks and adapters from a base and a tuned model.")
 
@@ -30,6 +31,10 @@ RoundOption = Annotated[int, typer.Option("--round-to", help="ranks are multiple
 SaveOption = Annotated[
     bool, typer.Option("--save-modules", help="also hold embeddings, norms and biases that LoRA cannot carry, whole")
 ]
+EvalOption = Annotated[Path | None, typer.Option("--eval", help="a text: measure the loss at several ranks on it")]
+LossOption = Annotated[
+    float | None, typer.Option(help="the smallest adapter that loses at most so much on --eval, instead of --energy")
+]
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")]
 
@@ -44,6 +49,8 @@ def lora_plan(
     max_rank: MaxRankOption = None,
     round_to: RoundOption = 1,
     save_modules: SaveOption = False,
+    evaluate: EvalOption = None,
+    loss: LossOption = None,
     figure: Annotated[Path | None, typer.Option(help="write NAME.png and NAME.svg: rank against energy")] = None,
     out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
 ) -> None:
@@ -56,7 +63,7 @@ def lora_plan(
         refuse_existing(place)
     plan = work(
         base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
-        round_to=round_to, save_modules=save_modules,
+        round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate,
     )  # fmt: skip
     _show_plan(plan)
     if figure is not None:
@@ -80,6 +87,8 @@ def lora_extract(
     max_rank: MaxRankOption = None,
     round_to: RoundOption = 1,
     save_modules: SaveOption = False,
+    evaluate: EvalOption = None,
+    loss: LossOption = None,
     plan_: Annotated[
         Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of the options above")
     ] = None,
@@ -92,7 +101,7 @@ def lora_extract(
     from saddles.probe.lora.plan import adapter_folder, read_plan
     from saddles.probe.lora.planning import lora_plan as make
 
-    chosen = (energy, energy_per_module, budget, max_rank)
+    chosen = (energy, energy_per_module, budget, max_rank, loss, evaluate)
     if plan_ is not None and (any(one is not None for one in chosen) or round_to != 1 or save_modules):
         raise SaddlesError("A plan already decides the ranks. Give --plan without --energy, --budget and the like.")
     folder = out_ or adapter_folder(tuned)
@@ -102,7 +111,7 @@ def lora_extract(
         if plan_ is not None
         else make(
             base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
-            round_to=round_to, save_modules=save_modules,
+            round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate,
         )
     )  # fmt: skip
     extraction = work(base, tuned, plan, folder, target=target, dtype=dtype)
@@ -113,6 +122,72 @@ def lora_extract(
     )
     _show_target(extraction, target)
     say(f"{extraction.folder}/")
+
+
+AdapterArgument = Annotated[Path, typer.Argument(help="a PEFT folder, or a .safetensors file with kohya's names")]
+OutArgument = Annotated[Path, typer.Option("--out", help="folder (kohya's names: file) to write; must not exist")]
+
+
+@lora.command("compress")
+def lora_compress(
+    adapter: AdapterArgument,
+    out_: OutArgument,
+    energy: EnergyOption = None,
+    energy_per_module: PerModuleOption = None,
+    budget: BudgetOption = None,
+    max_rank: MaxRankOption = None,
+    round_to: RoundOption = 1,
+) -> None:
+    """Write an adapter of fewer ranks, the best of its size."""
+    from saddles.probe.lora.reshape import lora_compress as work
+
+    _show_reshaped(
+        work(adapter, out_, energy, budget, max_rank, energy_per_module=energy_per_module, round_to=round_to)
+    )
+
+
+@lora.command("merge")
+def lora_merge(
+    adapters: Annotated[list[Path], typer.Argument(help="two or more adapters of one base")],
+    out_: OutArgument,
+    weights: Annotated[str | None, typer.Option(help="one number for each, as 0.7,0.3; default: 1 for each")] = None,
+    energy: Annotated[float | None, typer.Option(help="share of the sum to keep; default: all of it")] = None,
+    budget: BudgetOption = None,
+    max_rank: MaxRankOption = None,
+) -> None:
+    """Write one adapter whose change is the weighted sum of several."""
+    from saddles.probe.lora.reshape import lora_merge as work
+
+    try:
+        shares = None if weights is None else [float(word) for word in weights.split(",")]
+    except ValueError as error:
+        raise SaddlesError.must_be("weights", "numbers with commas between them", weights) from error
+    _show_reshaped(work(adapters, shares, out_, energy, budget, max_rank))
+
+
+@lora.command("grow")
+def lora_grow(
+    adapter: AdapterArgument,
+    rank: Annotated[int, typer.Option(help="of every module")],
+    out_: OutArgument,
+) -> None:
+    """Write an adapter of higher rank with the same function, to train on."""
+    from saddles.probe.lora.reshape import lora_grow as work
+
+    _show_reshaped(work(adapter, rank, out_))
+
+
+def _show_reshaped(made: "Reshaped") -> None:
+    overlap = made.overlap
+    numbers = ("rank", "new rank", "‖ΔW‖", "error", *(["overlap"] if overlap is not None else []))
+    table = plain_table("module", *numbers, right=numbers)
+    for name, (old, new) in made.ranks.items():
+        cells = [str(old), str(new), f"{made.norms[name]:.3e}", f"{made.errors[name]:.3e}"]
+        table.add_row(escape(name), *cells, *([f"{overlap[name]:+.3f}"] if overlap is not None else []))
+    out.print(table)
+    before, after = made.parameters
+    say(f"{before:,} parameters became {after:,}; relative error of the whole change {made.error:.2e}")
+    say(str(made.place))
 
 
 def _show_target(extraction: "Extraction", target: str) -> None:
@@ -146,6 +221,12 @@ def _show_plan(plan: "LoraPlan") -> None:
     for point in plan.curve:
         curve.add_row(str(point.rank), f"{100 * point.energy:.1f} %", f"{point.parameters:,}")
     out.print(curve)
+    if plan.measured:
+        words = "loss" if plan.task == "CAUSAL_LM" else "KL to tuned"
+        losses = plain_table("model", "parameters", words, right=("parameters", words))
+        for row in plan.measured:
+            losses.add_row(escape(row.what), f"{row.parameters:,}" if row.parameters else "", f"{row.value:.4f}")
+        out.print(losses)
     numbers = ("shape", "rank", "energy", "above rounding", "‖ΔW‖", "error", "parameters")
     table = plain_table("module", *numbers, right=numbers)
     for name, row in plan.table().iterrows():

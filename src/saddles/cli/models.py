@@ -1,16 +1,15 @@
 """Commands for real models: their checkpoints, and the LoRA adapters between them."""
 
 import json
+import runpy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from saddles.cli.terminal import err, interrupted, out, say
-
-if TYPE_CHECKING:
-    pass
+from saddles.errors import SaddlesError
 
 
 def inspect(
@@ -20,6 +19,11 @@ def inspect(
     ] = None,
     modules: Annotated[bool, typer.Option(help="also measure single matrices, which takes longest")] = True,
     only: Annotated[str | None, typer.Option(help="regular expression: only matrices whose names match")] = None,
+    config: Annotated[Path | None, typer.Option(help="config.json of the model, where none lies beside it")] = None,
+    heads: Annotated[int | None, typer.Option(help="attention heads per layer, where no configuration says")] = None,
+    adapter: Annotated[
+        Path | None, typer.Option(help="Python file that registers an adapter for the model; it is run")
+    ] = None,
     out_: Annotated[Path | None, typer.Option("--out", help="folder to write; the same command resumes in it")] = None,
 ) -> None:
     """Measure how the rank of each head's change grows over a series of checkpoints."""
@@ -27,11 +31,16 @@ def inspect(
     from saddles.probe.inspection import planned_folder
     from saddles.report.inspection import growth_sentences, write_inspection
 
-    folder = out_ or planned_folder(checkpoints, reference, modules, only)
+    if adapter is not None:
+        run_adapter(adapter)
+    stated = _stated(config, heads)
+    folder = out_ or planned_folder(checkpoints, reference, modules, only, stated)
     try:
-        tree = work(checkpoints, reference, modules=modules, only=only, out=folder)
+        tree = work(checkpoints, reference, modules=modules, only=only, config=stated, out=folder)
     except KeyboardInterrupt:
         words = ["inspect", *map(str, checkpoints), *(["--reference", str(reference)] if reference else [])]
+        given = {"--config": config, "--heads": heads, "--adapter": adapter}
+        words += [word for name, value in given.items() if value is not None for word in (name, str(value))]
         words += ["--no-modules"] * (not modules) + (["--only", only] if only else []) + ["--out", str(folder)]
         raise interrupted("finished measurements are kept", words) from None
     for note in json.loads(tree.attrs["notes"]):
@@ -39,3 +48,33 @@ def inspect(
     for line in growth_sentences(tree):
         out.print(escape(line), highlight=False)
     say(f"report: {write_inspection(tree, folder)}")
+
+
+def _stated(config: Path | None, heads: int | None) -> dict[str, object]:
+    """What the options say about the model."""
+    stated: dict[str, object] = {}
+    if config is not None:
+        try:
+            stated = json.loads(config.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise SaddlesError(f"`--config` must be a JSON file such as config.json; {config} is not.") from error
+        if not isinstance(stated, dict):
+            raise SaddlesError(f"`--config` must hold a JSON object; {config} holds something else.")
+    if heads is not None:
+        if heads < 1:
+            raise SaddlesError.must_be("heads", "at least 1", heads)
+        stated |= {"num_attention_heads": heads}
+    return stated
+
+
+def run_adapter(file: Path) -> None:
+    """Run a user's own file, which calls `saddles.probe.register`."""
+    from saddles.probe.layouts.adapters import adapters
+
+    before = len(adapters())
+    try:
+        runpy.run_path(str(file))
+    except Exception as error:  # whatever the user's file raises
+        raise SaddlesError(f"The adapter {file} could not be run: {type(error).__name__}: {error}.") from error
+    if len(adapters()) == before:
+        raise SaddlesError(f"The adapter {file} registers nothing. Call saddles.probe.register in it.")

@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from saddles.probe.lora.adapter import lora_extract as lora_extract
     from saddles.probe.lora.plan import LoraPlan as LoraPlan
     from saddles.probe.lora.planning import lora_plan as lora_plan
+    from saddles.probe.lora.reshape import lora_compress as lora_compress
+    from saddles.probe.lora.reshape import lora_grow as lora_grow
+    from saddles.probe.lora.reshape import lora_merge as lora_merge
     from saddles.probe.measuring import join as join
     from saddles.probe.measuring import measure as measure
     from saddles.probe.recording.huggingface import SaddlesCallback as SaddlesCallback
     from saddles.probe.recording.journal import recorded as recorded
     from saddles.probe.recording.lightning import LightningSaddles as LightningSaddles
     from saddles.probe.recording.recorder import record as record
+    from saddles.probe.verification import verify as verify
     from saddles.probe.weights.live_model import heads as heads
     from saddles.probe.weights.live_model import spectra as spectra
 

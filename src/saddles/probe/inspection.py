@@ -28,6 +28,7 @@ from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load, write_zarr
 from saddles.errors import SaddlesError
 from saddles.measures.factored import rank_measures
+from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import Head, Layout, Module
 from saddles.probe.measuring import (
     Map,
@@ -55,6 +56,7 @@ def inspect(
     *,
     modules: bool = True,
     only: str | None = None,
+    config: Config | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> xr.DataTree:
     """Measure ΔKQ and ΔVO of every head and ΔW of every matrix along a series of checkpoints.
@@ -67,6 +69,7 @@ def inspect(
             `saddles.probe.weights.weight_change` states; they take most of the time, ten processor seconds and more
             for a matrix 4096 wide.
         only: a regular expression; matrices whose name it does not match are left out.
+        config: what the checkpoints do not state themselves, such as {"num_attention_heads": 12}.
         out: a folder for the result. The same call resumes where an interrupted one stopped; a finished one is
             read back; a folder of anything else is refused.
 
@@ -75,7 +78,7 @@ def inspect(
         series in the attribute `notes`, a JSON list.
     """
     began = time.perf_counter()
-    series = open_series(paths, reference)
+    series = open_series(paths, reference, config)
     need_heads(series.layout)
     layout = dataclasses.replace(series.layout, modules=_chosen(series.layout, only) if modules else ())
     store = Store(None if out is None else Path(out), _identity(series, layout))
@@ -98,11 +101,21 @@ def inspect(
 
 
 def planned_folder(
-    paths: Sequence[Source], reference: Source | None = None, modules: bool = True, only: str | None = None
+    paths: Sequence[Source],
+    reference: Source | None = None,
+    modules: bool = True,
+    only: str | None = None,
+    config: Config | None = None,
 ) -> Path:
     """The default folder of an inspection: runs/inspect/HASH, the same for the same checkpoints and options."""
     places = [str(Path(str(place)).resolve()) for place in find_places(paths)[0]]
-    words = [*places, str(reference), str(modules), str(only)]
+    words = [
+        *places,
+        str(reference),
+        str(modules),
+        str(only),
+        *([json.dumps(config, sort_keys=True)] if config else []),
+    ]
     return Path("runs") / "inspect" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:10]
 
 

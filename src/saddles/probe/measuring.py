@@ -52,6 +52,9 @@ CPU_STACK = 4
 
 HEAD_AXES = ("layer", "head", "product")
 
+_RECURRENT = ("mamba", "A_log", "ssm", "rwkv")
+"""Words in parameters of state-space and recurrent layers."""
+
 WITHOUT_SPECTRUM = ("stable_rank", "frobenius_norm", "noise_floor")
 """What a measurement holds that leaves the spectra out: it can be had without them."""
 
@@ -228,6 +231,9 @@ def need_heads(layout: Layout) -> None:
         return
     reasons = "; ".join(f"{name}: {reason}" for name, reason in layout.skipped if "attention" in reason)[:300]
     refused = next((f"{name}: {reason}" for name, reason in layout.skipped if "vector" not in reason), "")
+    recurrent = next((name for name, _ in layout.skipped if any(word in name for word in _RECURRENT)), "")
+    if recurrent and not reasons:
+        refused = f"{recurrent} belongs to a state-space layer, which has none"
     raise SaddlesError(
         f"No attention head was found ({reasons or refused or 'no parameter looks like attention'}). "
         "If the model has attention, register an adapter with saddles.probe.register."
@@ -293,6 +299,7 @@ def _heads_dataset(
         "product": list(PRODUCTS),
         "attention": ("layer", [heads[0].attention for heads in blocks.values()]),
         "rotary": ("layer", [heads[0].rotary for heads in blocks.values()]),
+        "verdict": ("layer", list(layout.verdicts) or ["unconfirmed"] * len(blocks)),
     }
     return make_trajectory(variables, steps, unit="step", coords=coords, status=status)
 

@@ -6,12 +6,15 @@ opens a tensor.
 - `separate`: four matrices per block. Grouped-query attention shows in the shapes: fewer rows in K and V than in Q,
   and query head h pairs with key head h // (query heads per key head).
 - `fused`: one matrix holds Q, K and V, one after the other (`"blocks"`) or head by head (`"interleaved"`).
+- `crossed`: Q is apart and one matrix holds K, then V.
+
+Whether heads are read right can be checked on a live model: `saddles.probe.verify`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from saddles.probe.layouts.head_counts import Config, head_counts, is_rotary, stated
+from saddles.probe.layouts.head_counts import Config, head_counts, stated
 from saddles.probe.layouts.layout import Factor
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -26,15 +29,12 @@ class Attention:
         family: the adapter's name.
         heads: for each query head its factors K, Q, V, O.
         conv1d: its matrices are stored as (in, out).
-        rotary, normalised: see `layout.Head`.
     """
 
     name: str
     family: str
     heads: tuple[Mapping[str, Factor], ...]
     conv1d: bool = False
-    rotary: bool = False
-    normalised: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class Refused:
     name: str
     reason: str
 
+
+Order = Callable[[int, int, int], Mapping[str, int]]
+"""(query head, query heads, key heads) -> where its Q, K and V begin in the joint matrix, in heads."""
 
 Adapter = Callable[[Shapes, Config, Mapping[str, int]], Iterator[Attention | Refused]]
 """(shapes, configuration, head counts by module) -> blocks, found or refused with a reason."""
@@ -61,25 +64,26 @@ def separate(family: str, q: str, k: str, v: str, o: str) -> Adapter:
             names = {kind: block + end for kind, end in zip("QKVO", (q, k, v, o), strict=True)}
             stored = {kind: shapes[name] for kind, name in names.items()}
             try:
-                number, width = _heads(block, stored["Q"][0], config, counts)
-                heads = _separate_heads(names, stored, number, width)
+                # Qwen3-Next and kin keep a gate of each head behind its query: twice as many rows as O takes in.
+                stride = 2 if _has_gates(block, stored, config, counts) else 1
+                number, width = _heads(block, stored["Q"][0] // stride, config, counts)
+                heads = _separate_heads(names, stored, number, width, stride)
                 _check_keys(block, stored["K"][0] // width, config)
             except _NotUnderstood as problem:
                 yield Refused(block.rstrip("."), str(problem))
                 continue
-            yield Attention(
-                block.rstrip("."),
-                family,
-                heads,
-                rotary=is_rotary(config, block),
-                normalised=any(f"{block}{norm}.weight" in shapes for norm in ("q_norm", "q_layernorm", "query_norm")),
-            )
+            yield Attention(block.rstrip("."), family, heads)
 
     return find
 
 
+def _has_gates(block: str, stored: Mapping[str, tuple[int, ...]], config: Config, counts: Mapping[str, int]) -> bool:
+    number, width = head_counts(block, config, counts)
+    return stored["Q"][0] == 2 * stored["O"][1] and number is not None and number * (width or 0) == stored["O"][1]
+
+
 def _separate_heads(
-    names: Mapping[str, str], stored: Mapping[str, tuple[int, ...]], number: int, width: int
+    names: Mapping[str, str], stored: Mapping[str, tuple[int, ...]], number: int, width: int, stride: int = 1
 ) -> tuple[Mapping[str, Factor], ...]:
     # Heads of V and O may have another width than those of Q and K: it comes from the output matrix.
     out = _part(stored["O"][1], number, "columns of the output matrix")
@@ -92,7 +96,7 @@ def _separate_heads(
         key, value = head // (number // keys), head // (number // values)
         return {
             "K": Factor(names["K"], rows=(key * width, (key + 1) * width), transposed=True),
-            "Q": Factor(names["Q"], rows=(head * width, (head + 1) * width), transposed=True),
+            "Q": Factor(names["Q"], rows=(stride * head * width, (stride * head + 1) * width), transposed=True),
             "V": Factor(names["V"], rows=(value * out, (value + 1) * out), transposed=True),
             "O": Factor(names["O"], columns=(head * out, (head + 1) * out)),
         }
@@ -100,26 +104,74 @@ def _separate_heads(
     return tuple(one(head) for head in range(number))
 
 
-def fused(family: str, qkv: str, o: str, order: str = "blocks") -> Adapter:
+def _blocks_order(head: int, number: int, keys: int) -> Mapping[str, int]:
+    key = head // (number // keys)
+    return {"Q": head, "K": number + key, "V": number + keys + key}
+
+
+def _interleaved(head: int, number: int, keys: int) -> Mapping[str, int]:
+    each = number // keys
+    group, place = divmod(head, each)
+    begin = group * (each + 2)
+    return {"Q": begin + place, "K": begin + each, "V": begin + each + 1}
+
+
+ORDERS: dict[str, Order] = {"blocks": _blocks_order, "interleaved": _interleaved}
+
+
+def fused(family: str, qkv: str, o: str, order: str | Order = "blocks") -> Adapter:
     """An adapter for blocks whose Q, K and V share one matrix.
 
     Args:
         qkv, o: how the two parameters' names end.
         order: "blocks" for all of Q, then K, then V (K and V may have fewer heads); "interleaved" for Q, K and V of
-            the first head, then of the second.
+            the first head, then of the second (with fewer key heads: the queries that share one, then K and V); or a
+            function of your own.
 
     A matrix stored as (in, out), as in GPT-2, is recognised by its shape.
     """
+    begins = ORDERS[order] if isinstance(order, str) else order
 
     def find(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
         for block in _blocks(shapes, (qkv, o)):
+            if f"{block}q_attn.weight" in shapes:
+                continue  # the joint matrix holds K and V alone
+            # GPT-BigCode names its matrices as GPT-2 does, and interleaves them where every query has its own key.
+            here = _interleaved if config.get("multi_query") is False else begins
             try:
-                heads, conv1d = _fused_heads(block, (block + qkv, block + o), shapes, config, counts, order)
+                heads, conv1d = _fused_heads(block, (block + qkv, block + o), shapes, config, counts, here)
             except _NotUnderstood as problem:
                 yield Refused(block.rstrip("."), str(problem))
                 continue
-            normalised = f"{block}q_norm.weight" in shapes
-            yield Attention(block.rstrip("."), family, heads, conv1d, is_rotary(config, block), normalised)
+            yield Attention(block.rstrip("."), family, heads, conv1d)
+
+    return find
+
+
+def crossed(family: str, q: str, kv: str, o: str) -> Adapter:
+    """An adapter for cross-attention whose K and V share one matrix of (in, out), K first, as in GPT-2."""
+
+    def find(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
+        for block in _blocks(shapes, (q, kv, o)):
+            inner = shapes[block + q][1]
+            try:
+                number, width = _heads(block, inner, config, counts)
+                if shapes[block + kv][1] != 2 * inner:
+                    raise _NotUnderstood("its joint matrix of keys and values is not twice as wide as its queries")
+            except _NotUnderstood as problem:
+                yield Refused(block.rstrip("."), str(problem))
+                continue
+            spans = [(head * width, (head + 1) * width) for head in range(number)]
+            heads = tuple(
+                {
+                    "K": Factor(block + kv, columns=span),
+                    "Q": Factor(block + q, columns=span),
+                    "V": Factor(block + kv, columns=(inner + span[0], inner + span[1])),
+                    "O": Factor(block + o, rows=span, transposed=True),
+                }
+                for span in spans
+            )
+            yield Attention(block.rstrip("."), family, heads, conv1d=True)
 
     return find
 
@@ -130,7 +182,7 @@ def _fused_heads(
     shapes: Shapes,
     config: Config,
     counts: Mapping[str, int],
-    order: str,
+    order: Order,
 ) -> tuple[tuple[Mapping[str, Factor], ...], bool]:
     qkv, o = names
     first, second = shapes[qkv]
@@ -140,20 +192,13 @@ def _fused_heads(
     joint, inner = (second, shapes[o][0]) if conv1d else (first, shapes[o][1])
     number, width = _heads(block, inner, config, counts)
     keys = _part(joint - inner, 2 * width, "rows beyond the queries in the joint matrix")
-    if order == "interleaved" and keys != number:
-        raise _NotUnderstood(f"the joint matrix has {joint} rows, not 3 × {inner}, so its heads cannot be separated")
     if number % keys:
         raise _NotUnderstood(f"{number} query heads cannot share {keys} key heads evenly")
     _check_keys(block, keys, config)
 
-    def begins(head: int) -> dict[str, int]:
-        if order == "interleaved":
-            return {"Q": 3 * head * width, "K": (3 * head + 1) * width, "V": (3 * head + 2) * width}
-        key = head // (number // keys)
-        return {"Q": head * width, "K": (number + key) * width, "V": (number + keys + key) * width}
-
     def one(head: int) -> Mapping[str, Factor]:
-        joined = {kind: (begin, begin + width) for kind, begin in begins(head).items()}
+        places = order(head, number, keys)
+        joined = {kind: (place * width, (place + 1) * width) for kind, place in places.items()}
         own = (head * width, (head + 1) * width)
         if conv1d:
             inputs = {kind: Factor(qkv, columns=span) for kind, span in joined.items()}
@@ -198,14 +243,37 @@ def _part(whole: int, parts: int, what: str) -> int:
     return whole // parts
 
 
+CODEGEN_PIECES = 4
+"""CodeGen keeps its joint matrix as the four accelerators held it that it was trained on: Q, V and K of a quarter."""
+
+
+def _codegen(head: int, number: int, keys: int) -> Mapping[str, int]:
+    each = number // CODEGEN_PIECES
+    piece, place = divmod(head, each)
+    begin = 3 * each * piece + place
+    return {"Q": begin, "V": begin + each, "K": begin + 2 * each}
+
+
 _registry: list[Adapter] = [
+    crossed("GPT-2", "q_attn.weight", "c_attn.weight", "c_proj.weight"),
     fused("GPT-2", "c_attn.weight", "c_proj.weight"),
-    fused("GPT-NeoX", "query_key_value.weight", "dense.weight", order="interleaved"),
+    fused("GPT-NeoX, Bloom, Falcon", "query_key_value.weight", "dense.weight", order="interleaved"),
     separate("Llama, Qwen, ViT", "q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"),
     separate("OPT", "q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"),
+    separate("Phi", "q_proj.weight", "k_proj.weight", "v_proj.weight", "dense.weight"),
     fused("Phi-3", "qkv_proj.weight", "o_proj.weight"),
+    fused("CodeGen", "qkv_proj.weight", "out_proj.weight", order=_codegen),
     separate("BERT", "self.query.weight", "self.key.weight", "self.value.weight", "output.dense.weight"),
     separate("ViT", "attention.query.weight", "attention.key.weight", "attention.value.weight", "output.dense.weight"),
+    separate("ALBERT", "query.weight", "key.weight", "value.weight", "dense.weight"),
+    separate("DeBERTa v2", *(f"self.{kind}_proj.weight" for kind in ("query", "key", "value")), "output.dense.weight"),
+    fused("DeBERTa", "self.in_proj.weight", "output.dense.weight", order="interleaved"),
+    separate("DistilBERT, XLM", "q_lin.weight", "k_lin.weight", "v_lin.weight", "out_lin.weight"),
+    separate("T5, MPNet", "q.weight", "k.weight", "v.weight", "o.weight"),
+    separate("CTRL", "Wq.weight", "Wk.weight", "Wv.weight", "dense.weight"),
+    fused("ModernBERT", "Wqkv.weight", "Wo.weight"),
+    fused("MPT", "Wqkv.weight", "out_proj.weight"),
+    fused("Bark", "att_proj.weight", "out_proj.weight"),
     fused("timm", "qkv.weight", "proj.weight"),
     fused("torch", "in_proj_weight", "out_proj.weight"),
     separate("torch", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"),

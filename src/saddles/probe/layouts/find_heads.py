@@ -1,12 +1,15 @@
 """Find the heads of a model from names, shapes and a configuration."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from saddles.probe.layouts.adapters import Attention, Refused, Shapes, adapters
+from saddles.probe.layouts.between import beside, is_normalised, is_rotary, mixed
 from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import Head, Layout, Module, factor_names, natural_order
 
 _ATTENTION_WORDS = ("attn", "attention")
+_LATENT_WORDS = ("kv_a_proj", "kv_b_proj", "q_a_proj", "q_b_proj")
+"""Multi-head latent attention, as in DeepSeek v2 and v3."""
 _PEFT_WORDS = (".base_layer.", ".lora_A.", ".lora_B.", ".lora_embedding_")
 
 
@@ -14,6 +17,7 @@ def find_layout(
     shapes: Shapes,
     config: Config | None = None,
     counts: Mapping[str, int] | None = None,
+    norms: Collection[str] = (),
 ) -> Layout:
     """Find where the heads lie, by trying every registered adapter.
 
@@ -22,23 +26,25 @@ def find_layout(
         config: the model's configuration (`model.config.to_dict()` or config.json); only head counts and the rotary
             embedding are read from it.
         counts: module name -> number of heads, where modules know it themselves.
+        norms: modules without parameters that are called norms, where a live model has some.
 
     What no adapter understands is listed under `skipped` with a reason; nothing here fails.
     """
     shapes = {name: tuple(int(n) for n in shape) for name, shape in shapes.items()}
     blocks, refused = _try_adapters(shapes, config or {}, counts or {})
     blocks.sort(key=lambda block: natural_order(block.name))
-    heads = tuple(
-        Head(layer, head, factors, block.name, block.family, block.rotary, block.normalised)
-        for layer, block in enumerate(blocks)
-        for head, factors in enumerate(block.heads)
-    )
+    heads: list[Head] = []
+    for layer, block in enumerate(blocks):
+        rotary, rest = is_rotary(config or {}, block.name), beside(block, shapes)
+        normalised = is_normalised(block, shapes, config or {}, norms)
+        for head, factors in enumerate(block.heads):
+            heads.append(Head(layer, head, factors, block.name, block.family, rotary, normalised, rest))
     turned = _conv1d(blocks, shapes)
     matrices = [
         name for name, shape in sorted(shapes.items(), key=lambda row: natural_order(row[0])) if _is_matrix(shape)
     ]
     modules = tuple(Module(name, (shapes[name][0], shapes[name][1]), name in turned) for name in matrices)
-    return Layout(heads, modules, _skipped(shapes, heads, refused))
+    return Layout(tuple(heads), modules, _skipped(shapes, tuple(heads), refused))
 
 
 def _try_adapters(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> tuple[list[Attention], dict[str, str]]:
@@ -49,6 +55,8 @@ def _try_adapters(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> 
         for block in adapter(shapes, config, counts):
             if isinstance(block, Refused):
                 refused.setdefault(block.name, block.reason)
+            elif why := mixed(block, shapes):
+                refused[block.name] = why
             else:
                 understood.setdefault(block.name, block)
     return list(understood.values()), {name: reason for name, reason in refused.items() if name not in understood}
@@ -93,6 +101,8 @@ def _reason(name: str, shape: tuple[int, ...]) -> str | None:
         return "a vector has no spectrum"
     if len(shape) > 2:
         return f"a tensor with {len(shape)} axes is not a matrix"
+    if any(word in name for word in _LATENT_WORDS):
+        return "latent attention: keys and values pass through one narrow matrix, and its ΔW alone is measured"
     if any(word in name.lower() for word in _ATTENTION_WORDS):
         return "looks like attention of an unknown structure: register an adapter (its ΔW alone is measured)"
     return None

@@ -7,7 +7,6 @@ Config = Mapping[str, object]
 
 COUNT_NAMES = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
 _WIDTH_NAMES = ("head_dim", "attention_head_size")
-_ROTARY_NAMES = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_pct", "rotary_dim", "rotary_emb_base")
 
 
 def head_counts(block: str, config: Config, counts: Mapping[str, int]) -> tuple[int | None, int | None]:
@@ -27,29 +26,22 @@ def head_counts(block: str, config: Config, counts: Mapping[str, int]) -> tuple[
     return stated(block, config, COUNT_NAMES), width
 
 
-def is_rotary(config: Config, block: str = "") -> bool:
-    """Whether a rotary embedding sits between queries and keys."""
-    for part in _parts(block, config):
-        if part.get("position_embedding_type") == "rotary" or any(part.get(name) for name in _ROTARY_NAMES):
-            return True
-        if any(name in part for name in COUNT_NAMES):  # this part describes the block, and names no rotary embedding
-            return False
-    return False
-
-
 def stated(block: str, config: Config, names: tuple[str, ...]) -> int | None:
     """The first of some numbers that the configuration states for this block."""
-    for part in _parts(block, config):
-        side = [f"{side}_{name}" for side in ("encoder", "decoder") if side in block for name in names]
+    for part in parts_of(block, config):
+        # Cross-attention is called decoder.…encoder_attn in BART: the side it belongs to comes first.
+        sides = sorted((side for side in ("encoder", "decoder") if side in block), key=block.index)
+        side = [f"{side}_{name}" for side in sides for name in names]
         for name in (*side, *names):
             if isinstance(number := part.get(name), int) and number > 0 and not isinstance(number, bool):
                 return number
     return None
 
 
-def _parts(block: str, config: Config) -> Iterator[Config]:
+def parts_of(block: str, config: Config) -> Iterator[Config]:
     """The parts of a configuration that may speak of a block, the closest first."""
-    inner = {key.removesuffix("_config"): part for key, part in config.items() if key.endswith("_config")}
+    named = {key: part for key, part in config.items() if key.endswith("_config") or key in ("encoder", "decoder")}
+    inner = {key.removesuffix("_config"): part for key, part in named.items()}
     inner = {word: part for word, part in inner.items() if isinstance(part, Mapping)}
     yield from (part for word, part in inner.items() if word in block)
     yield config

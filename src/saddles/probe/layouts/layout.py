@@ -77,6 +77,7 @@ class Head:
         family: the adapter that found it.
         rotary: a rotary embedding acts between W_Q and W_K; the product is the one at offset 0.
         normalised: a norm of queries and keys acts between them; it is not part of the product.
+        beside: further parameters of the block, such as gates; what they do is not part of the products either.
     """
 
     layer: int
@@ -86,6 +87,7 @@ class Head:
     family: str
     rotary: bool = False
     normalised: bool = False
+    beside: tuple[str, ...] = ()
 
     def parameters(self) -> set[str]:
         """The names of the tensors that hold it."""
@@ -120,11 +122,13 @@ class Layout:
         heads: by layer, then by head.
         modules: every matrix with more than one row and column, in natural order of names.
         skipped: (name, reason) of what is neither.
+        verdicts: what `saddles.probe.verify` said of each layer; empty where it was not asked.
     """
 
     heads: tuple[Head, ...]
     modules: tuple[Module, ...]
     skipped: tuple[tuple[str, str], ...]
+    verdicts: tuple[str, ...] = ()
 
     def layers(self) -> dict[int, list[Head]]:
         """Heads by layer."""
@@ -151,7 +155,8 @@ class Layout:
         data = json.loads(text, object_hook=_with_tuples)
         heads = (row | {"factors": {kind: Factor(**f) for kind, f in row["factors"].items()}} for row in data["heads"])
         modules = tuple(Module(**row) for row in data["modules"])
-        return cls(tuple(Head(**row) for row in heads), modules, tuple(tuple(row) for row in data["skipped"]))
+        skipped, verdicts = tuple(tuple(row) for row in data["skipped"]), tuple(data.get("verdicts", ()))
+        return cls(tuple(Head(**row) for row in heads), modules, skipped, verdicts)
 
     def __str__(self) -> str:
         """A table of heads by block, and of what was skipped."""
@@ -159,6 +164,7 @@ class Layout:
         for layer, heads in self.layers().items():
             first = heads[0]
             notes = [first.family] + ["rotary, at offset 0"] * first.rotary + ["norm left out"] * first.normalised
+            notes += [f"also in the block, and left out: {', '.join(first.beside)}"] * bool(first.beside)
             lines.append(f"layer {layer}: {len(heads)} heads in {first.attention} ({', '.join(notes)})")
         reasons: dict[str, list[str]] = {}
         for name, reason in self.skipped:
@@ -169,7 +175,7 @@ class Layout:
 
 def _with_tuples(row: dict[str, object]) -> dict[str, object]:
     """JSON has lists only: the fields that are tuples of numbers become tuples again."""
-    pairs = ("rows", "columns", "shape")
+    pairs = ("rows", "columns", "shape", "beside")
     return {key: tuple(value) if key in pairs and isinstance(value, list) else value for key, value in row.items()}
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from saddles.errors import SaddlesError
 from saddles.probe.lora.match import HEADS
+from saddles.probe.lora.quality import Measured
 from saddles.probe.lora.ranks import ENERGY, UniformRank
 from saddles.runtime.files import explained, refuse_existing, write_text
 
@@ -114,6 +115,7 @@ class LoraPlan:
         saved: what the adapter holds whole.
         curve: one rank for all modules, against what it carries.
         architecture: class of the model that the adapter is for, where it is known.
+        measured: loss of base, tuned and base + adapter, where `evaluate` was given.
     """
 
     asked: str
@@ -126,6 +128,7 @@ class LoraPlan:
     saved: tuple[Saved, ...] = ()
     curve: tuple[UniformRank, ...] = ()
     architecture: str = ""
+    measured: tuple[Measured, ...] = ()
 
     @property
     def lora_bias(self) -> bool:
@@ -287,8 +290,12 @@ class LoraPlan:
             left = tuple(LeftOut(**row) for row in facts["left_out"])
             saved = tuple(Saved(**row) for row in facts.get("saved", ()))
             curve = tuple(UniformRank(**row) for row in facts.get("curve", ()))
-            names = [facts[name] for name in ("asked", "base", "tuned")]
-            return cls(*names, rows, left, facts["task"], facts["gap"], saved, curve, facts.get("architecture", ""))
+            measured = tuple(Measured(**row) for row in facts.get("measured", ()))
+            known = facts.get("architecture", "")
+            return cls(
+                facts["asked"], facts["base"], facts["tuned"], rows, left, facts["task"], facts["gap"], saved, curve,
+                known, measured,
+            )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SaddlesError(f"The plan cannot be read ({error}). Make it again with `saddles lora plan`.") from error
 

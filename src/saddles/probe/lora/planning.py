@@ -1,13 +1,15 @@
 """Which LoRA rank each module of a fine-tuned model needs: `lora_plan(base, tuned, energy=0.9)`."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from saddles.errors import SaddlesError
 from saddles.probe.lora.match import Match, Names, Target, ancestors, match
 from saddles.probe.lora.plan import LeftOut, LoraPlan, ModuleRank, Saved, root
-from saddles.probe.lora.ranks import Rule, Sized, choose, uniform_curve
+from saddles.probe.lora.quality import Evaluation, Judge, Measured, measure_of, smallest_within
+from saddles.probe.lora.ranks import Choice, Rule, Sized, choose, uniform_curve
 from saddles.probe.weights.checkpoints import Source, Weights, open_weights
 from saddles.probe.weights.weight_change import Spectrum, WeightChange, effort, spectrum_of, weight_change
 from saddles.runtime.progress import bar
@@ -23,6 +25,8 @@ def lora_plan(
     energy_per_module: float | None = None,
     round_to: int = 1,
     save_modules: bool = False,
+    loss: float | None = None,
+    evaluate: Evaluation | None = None,
 ) -> LoraPlan:
     """Plan the ranks of an adapter that turns `base` into `tuned`.
 
@@ -38,12 +42,16 @@ def lora_plan(
         round_to: ranks are multiples of it, for instance 8.
         save_modules: embeddings, norms, heads and biases that LoRA cannot carry are saved whole, so that
             base + adapter can equal the tuned model.
+        evaluate: a text file, token ids (block, token), or a function of a model: base, tuned and base + adapter are
+            measured at several ranks. The loss of a causal language model, KL(tuned ‖ model) of others.
+        loss: the smallest adapter whose measured loss is at most that of the tuned model plus this much.
 
     Raises:
         SaddlesError: models of different shapes, nothing changed, quantised weights, damaged files.
     """
     rule = Rule(energy, energy_per_module, budget, max_rank, round_to)
     rule.check()
+    _check_loss(rule, loss, evaluate)
     early, late = open_weights(base), open_weights(tuned)
     pairs = match(early, late)
     spectra = _spectra(pairs, early, late)
@@ -59,7 +67,12 @@ def lora_plan(
         Sized(one.values, one.rounding, target.inputs, target.outputs, bias)
         for target, one, bias in zip(pairs.targets, spectra, biases, strict=True)
     ]
-    chosen = choose(sized, rule)
+    saved = _fresh(pairs, late)
+    kept, rest = _saved(pairs, left, late) if save_modules else ((), left)
+    judge = None
+    if evaluate is not None:
+        judge = _Judgement(pairs, early, late, sized, kept, evaluate)
+    chosen = choose(sized, rule) if loss is None or judge is None else judge.within(loss)
     if not chosen.with_biases:
         left += tuple(
             LeftOut(target.bias.model, "a bias, for which the budget has no room", bias)
@@ -67,18 +80,73 @@ def lora_plan(
             if target.bias and bias
         )
         biases = [0.0] * len(biases)
-    saved = _fresh(pairs, late)
     if save_modules:
-        more, left = _saved(pairs, left, late)
-        saved += more
+        kept, rest = _saved(pairs, left, late)
+    saved += kept
+    left = rest if save_modules else left
     modules = tuple(
         _row(target, rank, one, bias)
         for target, rank, one, bias in zip(pairs.targets, chosen.ranks, sized, biases, strict=True)
     )
-    return LoraPlan(
-        str(rule), early.place, late.place, modules, left, pairs.task, chosen.gap, saved, uniform_curve(sized),
-        pairs.skeleton.architecture,
+    curve = uniform_curve(sized)
+    plan = LoraPlan(
+        str(rule) if loss is None else f"loss={loss:g}", early.place, late.place, modules, left, pairs.task, chosen.gap,
+        saved, curve, pairs.skeleton.architecture,
     )  # fmt: skip
+    return plan if judge is None else replace(plan, measured=judge.rows(plan))
+
+
+def _check_loss(rule: Rule, loss: float | None, evaluate: Evaluation | None) -> None:
+    if loss is None:
+        return
+    if evaluate is None:
+        raise SaddlesError("`loss` needs `evaluate`: a text on which it is measured.")
+    if not loss > 0:
+        raise SaddlesError.must_be("loss", "positive: what the adapter may lose against the tuned model", loss)
+    if rule != Rule():
+        raise SaddlesError("`loss` decides the ranks by itself. Give it without `energy`, `budget` and the like.")
+
+
+class _Judgement:
+    """What `evaluate` says of adapters of one pair of models."""
+
+    def __init__(
+        self,
+        pairs: Match,
+        early: Weights,
+        late: Weights,
+        sized: list[Sized],
+        saved: tuple[Saved, ...],
+        evaluate: Evaluation,
+    ) -> None:
+        keep = {one.name for one in saved if one.bias}
+        keep |= {name for one in saved if not one.bias for name in pairs.tensors_of(one.name)}
+        if any(one.bias for one in saved):  # PEFT's bias="all" carries every bias
+            keep |= {target.bias.model for target in pairs.targets if target.bias}
+        self._judge, self._sized = Judge(pairs, early, late, sized, keep), sized
+        self._biases = all(target.bias for target in pairs.targets)
+        causal = pairs.task == "CAUSAL_LM"
+        self._measure = measure_of(evaluate, self._judge, (early.place, late.place), causal)
+        self.tuned = self._measure(self._judge.tuned)
+        self.base = self.value([0] * len(sized))
+
+    def value(self, ranks: list[int]) -> float:
+        """Loss of base + adapter."""
+        return self._measure(self._judge.with_ranks(ranks, self._biases))  # biases, where every module has one
+
+    def within(self, loss: float) -> Choice:
+        """The smallest adapter that loses at most so much."""
+        return Choice(smallest_within(self._sized, self.value, self.tuned + loss))
+
+    def rows(self, plan: LoraPlan) -> tuple[Measured, ...]:
+        """Base, tuned, one rank for all modules, and the plan."""
+        rows = [Measured("base", 0, self.base), Measured("tuned", 0, self.tuned)]
+        for point in plan.curve:
+            ranks = [min(point.rank, int(np.count_nonzero(one.squares))) for one in self._sized]
+            rows.append(Measured(f"rank {point.rank}", point.parameters, self.value(ranks)))
+        self._biases = plan.lora_bias
+        rows.append(Measured(plan.asked, plan.parameters, self.value([row.rank for row in plan.modules])))
+        return tuple(rows)
 
 
 def _spectra(pairs: Match, early: Weights, late: Weights) -> list[Spectrum]:

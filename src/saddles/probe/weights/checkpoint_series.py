@@ -17,6 +17,7 @@ import torch
 
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.find_heads import find_layout
+from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import Layout
 from saddles.probe.weights.checkpoints import (
     FLOATS,
@@ -51,12 +52,15 @@ class Series:
     fingerprints: tuple[str, ...]
 
 
-def open_series(paths: Source | Sequence[Source], reference: Source | None = None) -> Series:
+def open_series(
+    paths: Source | Sequence[Source], reference: Source | None = None, config: Config | None = None
+) -> Series:
     """Open checkpoints and check them.
 
     Args:
         paths: a folder of checkpoints (`checkpoint-500/`, `step_500.pt`, …), one checkpoint, or a list of them.
         reference: the model at the start; None takes the first checkpoint.
+        config: what the checkpoints do not state, such as num_attention_heads; it goes before what they state.
     """
     places, notes = find_places(paths)
     opened = [open_weights(place) for place in places]
@@ -73,7 +77,8 @@ def open_series(paths: Source | Sequence[Source], reference: Source | None = Non
             notes.append(f"the reference is step {first}, the first of the series, not the start of training")
     else:
         start = open_weights(reference)
-    layout = find_layout({name: s for name, s in start.shapes.items() if start.types[name] in FLOATS}, start.config)
+    shapes = {name: shape for name, shape in start.shapes.items() if start.types[name] in FLOATS}
+    layout = find_layout(shapes, {**start.config, **(config or {})})
     for point in points:
         _check_names(start, point, layout, notes)
     fingerprints = _fingerprints([start, *points], layout)

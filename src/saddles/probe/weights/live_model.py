@@ -35,18 +35,31 @@ def heads(model: torch.nn.Module) -> Layout:
         model: only names, shapes, the configuration and head counts are read.
     """
     shapes = {name: full_shape(tensor) for name, tensor in parameters(model).items() if tensor.is_floating_point()}
-    return find_layout(shapes, configuration(model), _module_counts(model))
+    return find_layout(shapes, configuration(model), _module_counts(model), _bare_norms(model))
 
 
-def spectra(model: torch.nn.Module, reference: torch.nn.Module | Mapping[str, Tensor], step: int = 0) -> xr.DataTree:
+def spectra(
+    model: torch.nn.Module,
+    reference: torch.nn.Module | Mapping[str, Tensor],
+    step: int = 0,
+    *,
+    inputs: object = None,
+) -> xr.DataTree:
     """Spectra and ranks of a live model's change against a reference: `time` has length 1.
 
     Args:
         model: the model now.
         reference: the model at the start, or its state dict.
         step: the coordinate `step` of the result.
+        inputs: what the model is called with, to check that its heads are read right (see `saddles.probe.verify`);
+            the coordinate `verdict` then says what was found for each layer, and "unconfirmed" otherwise.
     """
     now, start, layout = parameters(model), state_of(reference), heads(model)
+    if inputs is not None:
+        from saddles.probe.verification import verify_layout  # which needs this module
+
+        verdicts = verify_layout(model, layout, inputs)["verdict"].values
+        layout = dataclasses.replace(layout, verdicts=tuple(map(str, verdicts)))
     missing = [name for name in layout.parameters() if name not in start]
     if missing:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
@@ -62,7 +75,10 @@ def parameters(model: object) -> dict[str, Tensor]:
     """A model's parameters under their plain names; refused where they are flattened or absent."""
     if not isinstance(model, torch.nn.Module):
         raise SaddlesError.must_be("model", "a torch.nn.Module", model, "Pass the model, not its path or weights")
-    named: dict[str, Tensor] = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    # Some models are built with an empty tensor, for instance of (1, 0, width); what sharding empties has one axis.
+    named: dict[str, Tensor] = {
+        plain_name(name): tensor for name, tensor in model.named_parameters() if tensor.numel() or tensor.ndim == 1
+    }
     for name, tensor in named.items():
         _check_readable(name, tensor)
     return named
@@ -103,7 +119,7 @@ def plain_name(name: str) -> str:
 
 def configuration(model: torch.nn.Module) -> dict[str, object]:
     """The model's configuration as a dictionary, empty where it has none."""
-    config: Any = getattr(_unwrapped(model), "config", None)  # of any library, or the user's own
+    config: Any = getattr(unwrapped(model), "config", None)  # of any library, or the user's own
     if hasattr(config, "to_dict"):
         return dict(config.to_dict())
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
@@ -111,12 +127,12 @@ def configuration(model: torch.nn.Module) -> dict[str, object]:
     return dict(config) if isinstance(config, Mapping) else dict(getattr(config, "__dict__", {}))
 
 
-def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """The model inside torch.compile and (Distributed)DataParallel."""
     for name in ("_orig_mod", "module"):
         inner = model._modules.get(name)
         if inner is not None:
-            return _unwrapped(inner)
+            return unwrapped(inner)
     return model
 
 
@@ -129,6 +145,11 @@ def _module_counts(model: torch.nn.Module) -> dict[str, int]:
         if number is not None:
             counts[plain_name(f"{name}.").rstrip(".")] = number
     return counts
+
+
+def _bare_norms(model: torch.nn.Module) -> list[str]:
+    """Modules that are called norms and have no parameters, which shapes do not show."""
+    return [plain_name(name) for name, part in model.named_modules() if "norm" in name and not [*part.parameters()]]
 
 
 def reader(tensors: Mapping[str, Tensor], beside: Mapping[str, Tensor] | None = None) -> Callable[[str], Tensor]:

@@ -1,0 +1,82 @@
+"""What acts between the factors of a head and is not part of its products: rotary embeddings, norms, and the rest.
+
+From names, shapes and the configuration alone, so it is a statement about known families; `saddles.probe.verify` sees
+what a live model really does.
+"""
+
+import re
+from collections.abc import Collection
+
+from saddles.probe.layouts.adapters import Attention, Shapes
+from saddles.probe.layouts.head_counts import COUNT_NAMES, Config, parts_of
+
+_ROTARY_NAMES = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_pct", "rotary_dim", "rotary_emb_base")
+_ROTARY_TYPES = ("roformer", "codegen", "gptj", "esm", "modernbert")
+"""Families with a rotary embedding that their configuration does not name."""
+_ROTARY_IF_SLIDING = ("cohere2", "afmoe", "exaone4", "exaone_moe", "beam", "flint", "kolibri", "muse_spark")
+"""Families whose layers of global attention have no positions at all."""
+_CROSS = re.compile("cross_?attn|cross_?attention|encoder_attn|EncDecAttention", re.IGNORECASE)
+_NORM_FLAGS = ("use_qk_norm", "qk_layernorm", "qk_norm", "use_qk_layernorm")
+_NORM = re.compile(r"\b(q|k|qk|query|key)_?(sub)?_?(layer)?_?norm|logit_scale")
+"""Parameters inside a block that tell of normalised queries and keys; `logit_scale` is that of cosine attention."""
+_HARMLESS = re.compile(r"(^|\.)(LayerNorm|layer_norm|layernorm)\.")
+"""The norm after the residual sum, which BERT and kin keep inside the block."""
+_MIXED = {
+    "conv_kernel_layer": "a convolution is mixed into its heads",
+    "lambda_q1": "each of its heads is the difference of two attentions",
+}
+"""Parameters that show that a head is not the product of four factors."""
+
+
+def is_rotary(config: Config, block: str = "") -> bool:
+    """Whether a rotary embedding sits between the queries and keys of a block."""
+    if _CROSS.search(block):  # positions of two sequences have no common offset
+        return False
+    number = re.search(r"\.(\d+)\.", f".{block}.")
+    layer = int(number.group(1)) if number else 0
+    for part in parts_of(block, config):
+        kind = str(part.get("model_type", ""))
+        if part.get("alibi") or part.get("position_embedding_type") in ("absolute", "learned", "relative_key"):
+            return False
+        for name in ("no_rope_layers", "layer_types"):
+            layers = part.get(name)
+            if not isinstance(layers, list) or layer >= len(layers):
+                continue
+            if name == "no_rope_layers" or kind.startswith(_ROTARY_IF_SLIDING):
+                # In spite of its name, `no_rope_layers` is 1 where there is a rotary embedding.
+                return bool(layers[layer]) if name == "no_rope_layers" else layers[layer] == "sliding_attention"
+        if part.get("position_embedding_type") == "rotary" or any(part.get(name) for name in _ROTARY_NAMES):
+            return True
+        if kind in _ROTARY_TYPES:
+            return True
+        if any(name in part for name in COUNT_NAMES):  # this part describes the block, and names no rotary embedding
+            return False
+    return False
+
+
+def is_normalised(block: Attention, shapes: Shapes, config: Config, norms: Collection[str]) -> bool:
+    """Whether queries and keys of a block are normalised before their product.
+
+    Args:
+        norms: modules without parameters that are called norms, where a live model has some.
+    """
+    inside = [name for name in (*shapes, *norms) if name.startswith(f"{block.name}.")]
+    if any(_NORM.search(name[len(block.name) :]) for name in inside):
+        return True
+    parts = list(parts_of(block.name, config))
+    return any(part.get(flag) is True for part in parts[:1] for flag in _NORM_FLAGS) and is_rotary(config, block.name)
+
+
+def beside(block: Attention, shapes: Shapes) -> tuple[str, ...]:
+    """Further parameters inside a block, without its own prefix: gates, sub-norms, tables of positions."""
+    used = {factor.parameter for factors in block.heads for factor in factors.values()}
+    used |= {re.sub("weight$", "bias", name) for name in used}
+    prefix = f"{block.name}." if block.name else ""
+    inside = [name[len(prefix) :] for name in shapes if name.startswith(prefix) and name not in used]
+    return tuple(name for name in inside if not _HARMLESS.search(name) and not _NORM.search(f".{name}"))
+
+
+def mixed(block: Attention, shapes: Shapes) -> str | None:
+    """Why the heads of a block are not products of four factors, where its parameters show that."""
+    inside = [name for name in shapes if name.startswith(f"{block.name}.")]
+    return next((why for word, why in _MIXED.items() if any(word in name for name in inside)), None)

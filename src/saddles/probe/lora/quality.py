@@ -1,0 +1,177 @@
+"""What an adapter costs in quality: loss, or divergence from the tuned model, of base + adapter on a text.
+
+The model is the tuned one with W₀ + BA in its adapted modules and the base's numbers in what the adapter leaves out.
+"""
+
+import copy
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saddles.errors import SaddlesError
+from saddles.probe.lora.match import Match
+from saddles.probe.lora.ranks import Sized, one_threshold
+from saddles.probe.weights.checkpoints import Weights
+from saddles.probe.weights.weight_change import factors, weight_change
+
+LENGTH, BLOCKS = 256, 32
+"""Tokens in a block, and blocks of a text that are used."""
+
+Evaluation = str | os.PathLike[str] | Tensor | Callable[[torch.nn.Module], float]
+"""A text file, token ids (block, token), or a function of the model that gives a loss."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The quality of one model.
+
+    Attributes:
+        what: base, tuned, or the rank or rule of base + adapter.
+        parameters: of the adapter.
+        value: the loss, or where the model is no causal language model KL(tuned ‖ model) per token.
+    """
+
+    what: str
+    parameters: int
+    value: float
+
+
+class Judge:
+    """Measures base + adapter for any ranks."""
+
+    def __init__(self, pairs: Match, early: Weights, late: Weights, sized: Sequence[Sized], keep: set[str]) -> None:
+        """Args: `keep` names tensors that the adapter holds whole, which stay the tuned model's."""
+        self._pairs, self._early, self._sized = pairs, early, sized
+        self.tuned = _model_of(late)
+        self.model = copy.deepcopy(self.tuned)
+        with torch.no_grad():
+            for names, _ in pairs.others:
+                if names.model not in keep and names.base is not None and names.model not in pairs.skeleton.tied:
+                    self._set(names.model, early.read(names.base))
+        self._factors = []
+        for target, one in zip(pairs.targets, sized, strict=True):
+            assert target.weight.tuned is not None
+            change = weight_change(target.weight.tuned, late, early, target.weight.base)
+            most = int((one.squares > 0).sum())
+            self._factors.append(factors(change, most) if most else None)
+        self._late, self._keep = late, keep
+
+    def _set(self, name: str, values: Tensor) -> None:
+        parameter = self.model.get_parameter(name)
+        if parameter.shape == values.shape:  # a grown vocabulary stays the tuned model's
+            parameter.data.copy_(values)
+
+    def with_ranks(self, ranks: Sequence[int], biases: bool) -> torch.nn.Module:
+        """base + adapter; `biases` of adapted modules are carried, too."""
+        with torch.no_grad():
+            for target, rank, parts in zip(self._pairs.targets, ranks, self._factors, strict=True):
+                assert target.weight.base is not None
+                weight = self._early.read(target.weight.base).double()
+                if parts is not None and rank:
+                    weight = weight + parts[0][:, :rank] @ parts[1][:rank]
+                self._set(target.weight.model, weight)
+                bias = target.bias
+                if bias is not None and bias.base and bias.tuned:
+                    carried = bias.model in self._keep or (biases and rank)
+                    self._set(bias.model, self._late.read(bias.tuned) if carried else self._early.read(bias.base))
+        return self.model
+
+
+def _model_of(weights: Weights) -> torch.nn.Module:
+    """The model itself, in float32."""
+    if weights.model is not None:
+        return copy.deepcopy(weights.model).float().eval()
+    import transformers
+
+    names = weights.config.get("architectures")
+    kind = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
+    if kind is None or not Path(weights.place).is_dir():
+        raise SaddlesError(
+            f"{weights.place} must be a Hugging Face folder with a config.json to be evaluated, or give live models."
+        )
+    loader: Any = kind
+    return loader.from_pretrained(weights.place, local_files_only=True, dtype=torch.float32).eval()
+
+
+def measure_of(
+    evaluate: Evaluation, judge: Judge, places: Sequence[str], causal: bool
+) -> Callable[[torch.nn.Module], float]:
+    """A function of a model: its loss, or its divergence from the tuned model."""
+    if not isinstance(evaluate, str | os.PathLike | Tensor):
+        return lambda model: float(evaluate(model))
+    blocks = _tokens(evaluate, places) if not isinstance(evaluate, Tensor) else evaluate.reshape(-1, evaluate.shape[-1])
+    with torch.no_grad():
+        wanted = [] if causal else [_logits(judge.tuned, block).log_softmax(-1) for block in blocks]
+
+    def value(model: torch.nn.Module) -> float:
+        total = 0.0
+        with torch.no_grad():
+            for at, block in enumerate(blocks):
+                logits = _logits(model, block)
+                if causal:
+                    total += float(torch.nn.functional.cross_entropy(logits[0, :-1], block[1:]))
+                else:
+                    apart = wanted[at].exp() * (wanted[at] - logits.log_softmax(-1))
+                    total += float(apart.sum(-1).mean())
+        return total / len(blocks)
+
+    return value
+
+
+def _logits(model: torch.nn.Module, block: Tensor) -> Tensor:
+    found: Any = model(block[None])
+    logits = getattr(found, "logits", None)
+    return (found.start_logits if logits is None else logits).float()
+
+
+def _tokens(file: str | os.PathLike[str], places: Sequence[str]) -> Tensor:
+    """Blocks of tokens of a text, by the tokenizer beside one of the models."""
+    import transformers
+
+    try:
+        text = Path(file).read_text("utf-8", errors="replace")
+    except OSError as error:
+        raise SaddlesError(f"{file} cannot be read ({error.strerror}). Give a text file.") from error
+    loader: Any = transformers.AutoTokenizer
+    for place in places:
+        if Path(place).is_dir() and any(Path(place).glob("token*")):
+            ids = loader.from_pretrained(place, local_files_only=True)(text)["input_ids"]
+            break
+    else:
+        raise SaddlesError(
+            f"No tokenizer lies beside {places[-1]}. Save it there, or give `evaluate` token ids or a function."
+        )
+    count = min(len(ids) // LENGTH, BLOCKS)
+    if len(ids) < 2:
+        raise SaddlesError(f"{file} has too little text to evaluate.")
+    return torch.tensor(ids[: count * LENGTH]).reshape(count, LENGTH) if count else torch.tensor(ids)[None]
+
+
+def smallest_within(sized: Sequence[Sized], value: Callable[[list[int]], float], most: float) -> list[int]:
+    """The fewest ranks, with one threshold on σ, whose value is at most `most`; by bisection on the share of energy."""
+    squares = [one.squares for one in sized]
+    full = one_threshold(squares, 1.0)
+    reached = value(full)
+    if reached > most:
+        raise SaddlesError(
+            f"Even with full ranks base + adapter reaches {reached:.4g}, above {most:.4g}. The rest is in tensors that "
+            "no rank carries: save them with `save_modules`, or allow a larger loss."
+        )
+    low, high, ranks = 0.0, 1.0, full
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        trial = one_threshold(squares, middle)
+        if value(trial) <= most:
+            high, ranks = middle, trial
+        else:
+            low = middle
+    return ranks
+
+
+STEPS = 8
+"""Halvings of the share of energy: to 0.4 % of it."""

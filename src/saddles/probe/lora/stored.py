@@ -1,0 +1,195 @@
+"""Stored LoRA adapters, in PEFT's or kohya's names: factors, scales, and whatever else they hold.
+
+A module's change is scale·BA: alpha/r, or alpha/√r with rsLoRA, with PEFT's `rank_pattern` and `alpha_pattern`; in
+kohya's files alpha stands beside each module's factors. DoRA rescales W₀ + BA row by row, so that its change is no
+product of factors: it is refused, as are convolutions, LoHa and LoKr.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from saddles.errors import SaddlesError
+from saddles.probe.lora.peft_files import CONFIG, WEIGHTS, write_adapter
+from saddles.runtime.files import explained, new_path
+
+_PEFT = re.compile(r"^(?P<module>.*)\.lora_(?P<side>[AB])\.weight$")
+_KOHYA = re.compile(r"^(?P<module>.*)\.lora_(?P<side>down|up)\.weight$")
+_REFUSED = {"use_dora": "DoRA", "use_qalora": "QALoRA", "target_parameters": "adapters of parameters"}
+"""Settings of PEFT whose adapters are more than a product of two factors."""
+_DROPPED = ("use_rslora", "init_lora_weights", "layers_to_transform", "layers_pattern", "exclude_modules")
+"""Settings that exact names of modules and a scale of 1 replace."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Factors of one module, without their scale: lora_A (rank, in) and lora_B (out, rank)."""
+
+    inner: Tensor
+    outer: Tensor
+    scale: float = 1.0
+
+    @property
+    def rank(self) -> int:
+        """Number of columns of B."""
+        return self.inner.shape[0]
+
+    @property
+    def cost(self) -> int:
+        """Parameters of one rank."""
+        return self.inner.shape[1] + self.outer.shape[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """A stored adapter.
+
+    Attributes:
+        place: its folder or file.
+        pairs: module -> factors.
+        others: tensors that are kept as they are (biases, saved modules).
+        config: adapter_config.json; empty for kohya's files.
+        kohya: whether it has kohya's names.
+        metadata: of a kohya file.
+    """
+
+    place: str
+    pairs: dict[str, Pair]
+    others: dict[str, Tensor] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
+    kohya: bool = False
+    dtype: torch.dtype = torch.float32
+
+
+def open_adapter(place: str | os.PathLike[str]) -> Adapter:
+    """Read a PEFT folder or a kohya file; what is not a plain product of factors is refused."""
+    path = Path(place)
+    file = path / WEIGHTS if path.is_dir() else path
+    if not file.is_file() or file.suffix != ".safetensors":
+        raise SaddlesError(
+            f"{path} holds no {WEIGHTS}. Give the folder of a PEFT adapter, or a .safetensors file with kohya's names."
+        )
+    try:
+        tensors = load_file(file)
+        config = json.loads((path / CONFIG).read_text("utf-8")) if path.is_dir() else {}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SaddlesError(f"{path} cannot be read ({error}). Copy the adapter again.") from error
+    if not isinstance(config, dict):
+        raise SaddlesError(f"{path / CONFIG} must hold a JSON object. Copy the adapter again.")
+    return _peft(str(path), tensors, config) if path.is_dir() else _kohya(str(path), tensors)
+
+
+def _peft(place: str, tensors: dict[str, Tensor], config: dict[str, object]) -> Adapter:
+    if config.get("peft_type") != "LORA":
+        raise SaddlesError(
+            f"{place} is an adapter of type {config.get('peft_type')}; only LORA has factors of this kind."
+        )
+    for key, word in _REFUSED.items():
+        if config.get(key):
+            raise SaddlesError(
+                f"{place} uses {word}, whose change is no product of two factors. Merge it into its base."
+            )
+    sides, others = _sides(tensors, _PEFT)
+    embeddings = [name for name in others if "lora_embedding" in name or "lora_magnitude" in name]
+    if embeddings or not sides:
+        what = f"{embeddings[0]}, which is not supported" if embeddings else "no lora_A and lora_B"
+        raise SaddlesError(f"{place} holds {what}. Give a LoRA adapter of linear modules.")
+    pairs = {}
+    for module, (inner, outer) in sides.items():
+        name = module.removeprefix("base_model.model.")
+        rank = int(_of_pattern(config, "rank_pattern", name, "r", inner.shape[0]))
+        alpha = _of_pattern(config, "alpha_pattern", name, "lora_alpha", 8)
+        if rank != inner.shape[0]:
+            raise SaddlesError(
+                f"{place} says rank {rank} for {name}; its factors have {inner.shape[0]}. Save it again."
+            )
+        pairs[module] = Pair(inner, outer, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+        if f"{module}.lora_B.bias" in others:  # PEFT scales it like the factors; what is written has scale 1
+            others[f"{module}.lora_B.bias"] = pairs[module].scale * others[f"{module}.lora_B.bias"]
+    return Adapter(place, pairs, others, config, dtype=next(iter(pairs.values())).inner.dtype)
+
+
+def _of_pattern(config: Mapping[str, object], patterns: str, module: str, default: str, otherwise: float) -> float:
+    """A module's rank or alpha, as PEFT looks it up: the first pattern that matches the end of its name."""
+    table = config.get(patterns) or {}
+    found = [v for k, v in table.items() if re.match(rf"(.*\.)?({k})$", module)] if isinstance(table, Mapping) else []
+    value = found[0] if found else config.get(default, otherwise)
+    if not isinstance(value, int | float):
+        raise SaddlesError.must_be(default, "a number", value)
+    return float(value)
+
+
+def _kohya(place: str, tensors: dict[str, Tensor]) -> Adapter:
+    sides, others = _sides(tensors, _KOHYA)
+    pairs = {}
+    for module, (inner, outer) in sides.items():
+        rank = inner.shape[0]
+        alpha = others.pop(f"{module}.alpha", None)
+        pairs[module] = Pair(inner, outer, float(alpha) / rank if alpha is not None else 1.0)
+    if others or not pairs:
+        what = f"{next(iter(others))}, which is not supported" if others else "no lora_down and lora_up"
+        raise SaddlesError(f"{place} holds {what}. Give a plain LoRA of linear modules.")
+    return Adapter(place, pairs, kohya=True, dtype=next(iter(pairs.values())).inner.dtype)
+
+
+def _sides(
+    tensors: Mapping[str, Tensor], pattern: re.Pattern[str]
+) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+    """Module -> (A, B), and what is neither."""
+    halves: dict[str, dict[str, Tensor]] = {}
+    others = {}
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor.float()).all()):
+            raise SaddlesError(f"{name} holds numbers that are not finite. Did the training diverge?")
+        hit = pattern.match(name)
+        if hit:
+            halves.setdefault(hit["module"], {})["A" if hit["side"] in ("A", "down") else "B"] = tensor
+        else:
+            others[name] = tensor
+    for module, both in halves.items():
+        if set(both) != {"A", "B"} or any(t.ndim != 2 for t in both.values()) or len(both["A"]) != both["B"].shape[1]:
+            raise SaddlesError(
+                f"{module} must have two factors of two axes that fit together. Convolutions are not read."
+            )
+    return {module: (both["A"], both["B"]) for module, both in halves.items()}, others
+
+
+def store_adapter(like: Adapter, pairs: Mapping[str, Pair], out: Path) -> None:
+    """Write factors of scale 1 in the names of another adapter; modules of rank 0 are left out.
+
+    PEFT: `r` is the largest rank, patterns name the others, alpha equals the rank.
+    """
+    kept = {module: pair for module, pair in pairs.items() if pair.rank}
+    if not kept:
+        raise SaddlesError("Every module would get rank 0. Ask for more.")
+    if like.kohya:
+        tensors = {}
+        for module, pair in kept.items():
+            tensors[f"{module}.lora_down.weight"] = pair.inner.to(like.dtype).contiguous()
+            tensors[f"{module}.lora_up.weight"] = pair.outer.to(like.dtype).contiguous()
+            tensors[f"{module}.alpha"] = torch.tensor(float(pair.rank))
+        with explained(out), new_path(out) as draft:
+            save_file(tensors, draft, metadata={"format": "pt"})
+        return
+    tensors = dict(like.others)
+    for module, pair in kept.items():
+        tensors[f"{module}.lora_A.weight"] = pair.inner.to(like.dtype)
+        tensors[f"{module}.lora_B.weight"] = pair.outer.to(like.dtype)
+    names = {module: module.removeprefix("base_model.model.") for module in kept}
+    largest = max(pair.rank for pair in kept.values())
+    pattern = {f"^{re.escape(names[m])}": pair.rank for m, pair in kept.items() if pair.rank != largest}
+    config = {k: v for k, v in like.config.items() if k not in _DROPPED}
+    config |= {
+        "r": largest, "lora_alpha": largest, "rank_pattern": pattern, "alpha_pattern": dict(pattern),
+        "target_modules": list(names.values()),
+    }  # fmt: skip
+    write_adapter(out, tensors, config, None)
