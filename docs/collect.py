@@ -2,7 +2,8 @@
 
     python docs/collect.py runs docs/results/claims.json
 
-`saddles reproduce` makes the runs. Experiments that it skipped for want of data are listed with their data sets.
+`saddles reproduce` makes the runs. Experiments without a run in the folder keep the record that the file has; those
+that have neither were skipped for want of data, and are listed with their data sets.
 """
 
 import datetime
@@ -14,8 +15,12 @@ from typing import Any
 from saddles.core.experiment import registry
 
 
-def collect(root: Path) -> dict[str, Any]:
-    """One record for each experiment, in the order of `saddles list`, and the counts of their verdicts."""
+def collect(root: Path, before: dict[str, Any]) -> dict[str, Any]:
+    """One record for each experiment, in the order of `saddles list`, and the counts of their verdicts.
+
+    Args:
+        before: what the file has already, {} where there is none.
+    """
     runs = {}
     for file in sorted(root.glob("*/*/*/run.json")):
         run = json.loads(file.read_text("utf-8"))
@@ -23,6 +28,9 @@ def collect(root: Path) -> dict[str, Any]:
             runs[run["experiment"]] = (run, json.loads((file.parent / "claims.json").read_text("utf-8")), file)
     records: dict[str, Any] = {}
     for name, row in registry().items():
+        if name not in runs and "claims" in before.get("records", {}).get(name, {}):
+            records[name] = before["records"][name]
+            continue
         if name not in runs:
             records[name] = {"title": row.title, "skipped": f"needs {', '.join(row.data(row.settings(row.default)))}"}
             continue
@@ -43,6 +51,7 @@ def collect(root: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    made = collect(Path(sys.argv[1]))
-    Path(sys.argv[2]).write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    file = Path(sys.argv[2])
+    made = collect(Path(sys.argv[1]), json.loads(file.read_text("utf-8")) if file.exists() else {})
+    file.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print(made["records"]["all"])

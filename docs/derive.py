@@ -60,6 +60,16 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
     return derive
 
 
+def at_epoch(epoch: float) -> Derive:
+    """Stable ranks by layer after one epoch of a run, to compare a shorter one with it."""
+
+    def derive(run: xr.Dataset) -> dict[str, Any]:
+        rank = run["stable_rank"].isel(time=int(np.abs(run["epoch"].values - epoch).argmin())).mean("head")
+        return {product: rank.sel(product=product).squeeze() for product in ("KQ", "VO")}
+
+    return derive
+
+
 def long_growth(experiment: str, steps: tuple[int, ...]) -> Derive:
     """The same of a long run with its means over seeds, and how long it takes until layers stay above their early rank.
 
@@ -131,6 +141,11 @@ def memorisation(run: xr.Dataset) -> dict[str, Any]:
     for k, separation in enumerate(run["separation"].values):
         rows = [verdicts.transient_rise(single.isel(separation=k, seed=n)) for n in range(run.sizes["seed"])]
         mean = whole.isel(separation=k)
+        together = run.mean("seed").isel(separation=k)
+        for words, smooth in (("", 0.0), (", smoothed", verdicts.PATH_WIDTH)):
+            found[f"separation {separation:g}, excess over trained classes, and of one of them{words}"] = np.array(
+                verdicts.excess(together, smooth)
+            )
         found[f"separation {separation:g}, rises of seeds"] = rows
         found[f"separation {separation:g}, rise of the mean, and its top's step"] = [
             verdicts.transient_rise(mean), run["time"][verdicts.highest(mean)]]  # fmt: skip
@@ -144,6 +159,11 @@ def slowing(run: xr.Dataset) -> dict[str, Any]:
     mean = exponential_tail(path.mean("seed"), target)
     single = [exponential_tail(path.isel(seed=k), target)["fit"] for k in range(run.sizes["seed"])]
     fits = {f"R² of seed {k + 1}": fit for k, fit in enumerate(single)}
+    smooth = exponential_tail(path.mean("seed"), target, smooth=verdicts.SPEED_WIDTH)
+    judged = verdicts.slowing_claims(run, "gpu")[:3]
+    fits |= {f"speeds in random order: {claim.claim}": claim.null for claim in judged}
+    fits |= {claim.claim: claim.value for claim in judged} | {"speed smoothed by": verdicts.SPEED_WIDTH}
+    fits |= {f"{name}, smoothed": smooth[name] for name in ("rate", "low", "high", "fit")}
     return {str(name): mean[name] for name in mean.data_vars} | fits | {"separation": run["separation"]}
 
 
@@ -151,6 +171,10 @@ VIT, GPT2 = "transformers/vit-cifar10-adam", "transformers/gpt2-wikitext"
 SWEEP, LONG = "diffusion-figure-6a", "diffusion-figure-6b"
 DERIVED: dict[str, dict[str, Derive]] = {
     "transformers.json#h200": {"transformers-vit-cifar10-adam": growth(VIT, (1, 5, 126, 500), "paper")},
+    "transformers.json#h200-stopped": {
+        "transformers-vit-cifar10-adam-stopped": growth(VIT, (1, 5, 126, 192), "paper"),
+        "transformers-vit-cifar10-adam": at_epoch(192),
+    },
     "transformers.json#init-scale": {"transformers-vit-init-scale": growth("transformers/vit-init-scale", (100,))},
     "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth("transformers/vit-cifar10-sgd", (1, 6, 26, 100))},
     "transformers.json#gpt2": {"transformers-gpt2-wikitext2": growth(GPT2, (0.034, 3))},
@@ -168,6 +192,7 @@ DERIVED: dict[str, dict[str, Derive]] = {
 JUDGED = [
     ("linear-figure-2", "linear/figure-2"),
     ("transformers-vit-cifar10-adam", VIT),
+    ("transformers-vit-cifar10-adam-stopped", VIT),
     ("transformers-vit-cifar10-sgd", "transformers/vit-cifar10-sgd"),
     ("transformers-vit-init-scale", "transformers/vit-init-scale"),
     ("transformers-gpt2-wikitext2", GPT2),

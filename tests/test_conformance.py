@@ -71,6 +71,7 @@ def test_tiny_run_gives_a_trajectory_claims_and_a_figure(name, tmp_path):
     claims = module.claims(trajectory, "tiny")
     assert claims
     assert all(claim.paper == row.paper for claim in claims)
+    assert all(claim.against for claim in claims), "a claim has a null, or says why there is none"
     assert all(claim.verdict != "fails" for claim in claims)
     drawing = module.figure(trajectory)
     assert isinstance(drawing, matplotlib.figure.Figure)

@@ -85,6 +85,19 @@ class AllClaims(_Markdown):
         return self.show([*count_lines(read("claims.json")), large, "", *count_lines(read(LARGE))])
 
 
+class Bugs(_Markdown):
+    """```{bugs}```: the bugs of `make mutate`, and the test that notices each."""
+
+    def run(self) -> list[nodes.Node]:
+        """A table."""
+        lines = ["| file | instead of | the bug | noticed by |", "|---|---|---|---|"]
+        for row in read("mutations.json")["records"]["table"]["bugs"]:
+            code = (f"`` {row[name].replace('|', chr(92) + '|')} ``" for name in ("right", "bug"))
+            test = f"`{row['noticed'].rpartition('::')[2]}`" if row["noticed"] else "**none**"
+            lines.append("| " + " | ".join((f"`{row['file']}`", *code, test)) + " |")
+        return self.show([*lines, ""])
+
+
 class Records(_Markdown):
     """```{records}```: every stored result that a page refers to."""
 
@@ -104,7 +117,7 @@ def _common(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record_lines(record: dict[str, Any]) -> list[str]:
-    plain = {key: value for key, value in record.items() if key not in ("values", "claims", "derived")}
+    plain = {key: value for key, value in record.items() if key not in ("values", "claims", "derived", "bugs")}
     lines = [f"{safe(key)}: {_words(value)}  " for key, value in plain.items()]
     rows = [(safe(what), safe(_number(value))) for what, value in record.get("values", {}).items()]
     for name, found in record.get("derived", {}).items():
@@ -151,7 +164,7 @@ def lab_lines(found: dict[str, Any], lab: str) -> list[str]:
             reason = f" *{safe(claim['reason'])}*" if claim["reason"] else ""
             relation = {"<=": "≤", ">=": "≥"}[claim["relation"]]
             asked = f"{relation} {_number(float(claim['threshold']))}"
-            null = _number(claim["null"]) if "null" in claim else ""
+            null = " ".join((_number(claim["null"]) if "null" in claim else "none:", safe(claim.get("against", ""))))
             numbers = (_number(claim["value"]), asked, null, _number(claim["spread"]), claim["seeds"])
             words = (_verdict(claim["verdict"]), safe(claim["claim"]) + reason, safe(claim["where"]))
             lines.append("| " + " | ".join(map(str, (*words, *numbers))) + " |")
@@ -209,6 +222,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Offer the role and the directives."""
     app.connect("source-read", _links)
     app.add_role("record", Record())
-    for name, directive in (("claims", Claims), ("all-claims", AllClaims), ("records", Records)):
+    directives = (("claims", Claims), ("all-claims", AllClaims), ("records", Records), ("bugs", Bugs))
+    for name, directive in directives:
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

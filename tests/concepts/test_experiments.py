@@ -1,6 +1,7 @@
 """Claims judged on made-up trajectories: each can fail."""
 
 import numpy as np
+import pytest
 
 from saddles.concepts.experiments.orders import order_claims
 from saddles.concepts.experiments.searches import search_claims
@@ -9,29 +10,34 @@ from saddles.core.trajectory import make_trajectory
 
 def _pair(rates, strengths):
     times = np.linspace(0, 30, 601)
-    output = (1 - np.exp(-np.outer(times, rates)))[:, None, None, :] * np.array([1.0, 2.0])
+    one, other = (1 - np.exp(-np.outer(times, row)) for row in (rates, rates[::-1]))
+    output = np.stack([one, other], axis=1)[:, :, None, :] * np.array([1.0, 2.0])
     return make_trajectory(
         {
             "output": (("time", "setting", "seed", "coordinate"), output),
-            "target": (("setting", "seed", "coordinate"), np.array([[[1.0, 2.0]]])),
-            "strength": (("setting", "seed", "coordinate"), np.array([[strengths]])),
+            "target": (("setting", "seed", "coordinate"), np.array([[[1.0, 2.0]]] * 2)),
+            "strength": (("setting", "seed", "coordinate"), np.array([[strengths], [strengths[::-1]]])),
         },
         times,
         unit="gradient time",
-        coords={"varied": ("setting", ["signal"]), "setting": ["one"]},
+        coords={"varied": ("setting", ["signal"] * 2), "setting": ["one", "other way"]},
     )
 
 
 def test_the_order_claim_fails_on_the_wrong_order():
     right = order_claims(_pair([0.5, 2.0], [0.5, 2.0]), "laptop", "Figure 2a", one_layer=False)
     wrong = order_claims(_pair([2.0, 0.5], [0.5, 2.0]), "laptop", "Figure 2a", one_layer=False)
-    assert [claim.verdict for claim in right] == ["holds", "holds"]
+    assert right[0].verdict == "holds"
+    assert right[0].null == pytest.approx(4.0, rel=0.05)
     assert wrong[0].verdict == "fails"
 
 
 def test_a_search_without_a_find_fails():
     empty = make_trajectory(
-        {"fraction": (("draw", "power", "prominence"), np.zeros((3, 2, 2)))},
+        {
+            "fraction": (("draw", "power", "prominence"), np.zeros((3, 2, 2))),
+            "aligned": (("power", "prominence"), np.zeros((2, 2))),
+        },
         [0.0],
         unit="end",
         coords={"power": [1, 2], "prominence": [0.01, 0.001]},

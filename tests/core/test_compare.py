@@ -25,6 +25,14 @@ def test_each_kind_of_error_by_hand():
     assert errors.sel(kind="final") == 0.125
 
 
+def test_the_final_error_is_that_of_the_last_instant():
+    wrong_at_first = curve([0, 1, 2])
+    wrong_at_first["loss"][0] = 3.0
+    errors = compare(curve([0, 1, 2]), wrong_at_first)["error"].sel(variable="loss")
+    assert errors.sel(kind="final") == 0.0
+    assert errors.sel(kind="max_relative") == 0.75
+
+
 def test_common_instants_are_matched_without_interpolation():
     errors = compare(curve([0, 1, 2, 3]), curve([0, 0.5, 1, 1.5, 3]))
     assert float(errors["error"].max()) == 0.0

@@ -165,6 +165,9 @@ def test_moments_are_even_in_their_root():
     roots = np.sqrt(moments)
     np.testing.assert_allclose(np.diff(roots), np.diff(roots).mean(), rtol=0.03)
     assert Plan(steps=3, evaluations=9).moments() == [1, 2, 3]
+    dense = Plan(evaluations=50, every=50).moments()
+    assert set(moments) | set(range(50, 2001, 50)) == set(dense)
+    assert Plan(steps=70, evaluations=1, first=1.0, every=20, until=50).moments() == [20, 40, 70]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +177,7 @@ def test_moments_are_even_in_their_root():
         ({"rate": -1.0}, "`rate` must be positive"),
         ({"decay": -1.0}, "`decay` must be"),
         ({"first": 0.0}, "`first` must be a share of the steps"),
+        ({"every": -1}, "`every` must be at least 0"),
     ],
 )
 def test_bad_plans_are_explained(change, words):

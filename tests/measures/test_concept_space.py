@@ -9,6 +9,7 @@ from saddles.measures.concept_space import (
     learning_times,
     order_homomorphism,
     slow_down,
+    smoothed,
     speed,
 )
 from saddles.measures.lines import fit_line
@@ -63,6 +64,21 @@ def test_an_exponential_tail_from_the_top_on():
     flat = exponential_tail(steady, target)
     assert abs(float(flat["rate"])) < 1e-6
     assert np.isnan(exponential_tail(output.isel(time=slice(0, 3)), target)["rate"])
+
+
+def test_smoothing_counts_instants_and_is_an_option_of_the_tail():
+    """A single peak spreads as the Gaussian of its neighbours' distance in instants, however times are spaced."""
+    times = np.arange(41.0) ** 2
+    peak = xr.DataArray((times == 400.0).astype(float), dims="time", coords={"time": times})
+    shape = np.exp(-0.5 * ((np.arange(41) - 20) / 1.5) ** 2)
+    np.testing.assert_allclose(
+        smoothed(peak, 1.5), np.where(np.abs(np.arange(41) - 20) <= 9, shape, 0) / shape.sum(), atol=1e-9
+    )
+    assert smoothed(peak, 0.0) is peak
+    noise = np.random.default_rng(0).uniform(size=(41, 2))
+    path = xr.DataArray(noise, dims=("time", "coordinate"), coords={"time": np.arange(41.0)})
+    plain, smooth = (exponential_tail(path, xr.DataArray([9.0, 9.0], dims="coordinate"), smooth=w) for w in (0.0, 3.0))
+    assert float(smooth["fit"]) > float(plain["fit"])
 
 
 def test_the_interval_of_a_tail_holds_what_it_says():

@@ -50,6 +50,14 @@ def test_stationarity_of_the_nuclear_norm_sees_the_rest_block():
         assert found == pytest.approx(residual, abs=1e-12)
 
 
+def test_stationarity_of_the_l1_norm_sees_coordinates_that_are_zero():
+    """Beyond the support the multipliers may push with at most 1, too."""
+    frame, beta = np.eye(2), np.array([1.0, 1e-6])
+    for push, residual in ((0.4, 0.0), (1.0, 0.0), (-1.7, 0.7)):
+        _, found, _ = kkt_residuals(beta, frame, frame, np.array([1.0, push]), "l1")
+        assert found == pytest.approx(residual, abs=1e-12)
+
+
 def test_frobenius_stationarity():
     """min ‖W‖_F: W = diag(1, ½), multipliers (1, ¼)/‖W‖."""
     size = np.hypot(1, 0.5)

@@ -1,13 +1,16 @@
 """Plausible bugs, one small patch each, that the tests must catch: `make mutate`.
 
 Each is put into a copy of the package, and the tests that should notice are run on it. Prints one line per bug; exits
-with 1 if fewer than 95 % are caught. A row of the list is (file, what stands there once, what the bug writes instead,
-tests that should notice, the likeliest first).
+with 1 if fewer than 95 % are caught. `--record FILE` keeps the table, with the test that noticed. A row of the list is
+(file, what stands there once, what the bug writes instead, tests that should notice, the likeliest first).
 """
 # ruff: noqa: E501  (a bug is easier to read on one line)
 
 import argparse
+import datetime
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -118,8 +121,8 @@ _ROWS = (
 MUTATIONS = tuple(Mutation(*row) for row in _ROWS)
 
 
-def survives(mutation: Mutation) -> bool:
-    """Whether the tests pass on a copy of the package with the bug in it."""
+def noticed(mutation: Mutation) -> str:
+    """The test that fails on a copy of the package with the bug in it, "" if none does."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -129,11 +132,16 @@ def survives(mutation: Mutation) -> bool:
         try:
             done = subprocess.run(
                 [*command, *mutation.tests.split()], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(source)},
-                capture_output=True, timeout=LIMIT, check=False,
+                capture_output=True, timeout=LIMIT, check=False, text=True,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return False
-    return done.returncode == 0
+            return "does not end"
+    if done.returncode == 0:
+        return ""
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if not failed:  # pytest itself broke: that says nothing about the bug
+        raise RuntimeError(done.stdout + done.stderr)
+    return failed[1].split("[")[0]
 
 
 def main() -> int:
@@ -141,15 +149,34 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("word", nargs="?", default="", help="only bugs of files whose name contains it")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count())
+    arguments.add_argument("--record", type=Path, help="JSON file for the table; rows of other bugs in it are kept")
     chosen = arguments.parse_args()
     tried = [mutation for mutation in MUTATIONS if chosen.word in mutation.file]
+    rows = []
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        results = []
-        for mutation, alive in zip(tried, pool.map(survives, tried), strict=True):
-            print(f"{'SURVIVED' if alive else 'caught':9}{mutation.file}: {mutation.new}", flush=True)
-            results.append(alive)
-    print(f"{len(tried) - sum(results)} of {len(tried)} bugs caught.")
-    return int(len(tried) - sum(results) < CAUGHT * len(tried))
+        for mutation, test in zip(tried, pool.map(noticed, tried), strict=True):
+            print(f"{'caught' if test else 'SURVIVED':9}{mutation.file}: {mutation.new}  {test}", flush=True)
+            rows.append({"file": mutation.file, "right": mutation.old, "bug": mutation.new, "noticed": test})
+            if chosen.record:
+                _record(rows, chosen.record)
+    caught = sum(bool(row["noticed"]) for row in rows)
+    print(f"{caught} of {len(tried)} bugs caught.")
+    return int(caught < CAUGHT * len(tried))
+
+
+def _record(rows: list[dict[str, str]], file: Path) -> None:
+    """Put rows into a file of docs/results, in the order of the list; bugs that are no longer in the list leave it."""
+    old = json.loads(file.read_text("utf-8"))["records"]["table"]["bugs"] if file.exists() else []
+    known = {(row["file"], row["bug"]): row for row in [*old, *rows]}
+    table = [known[key] for key in ((mutation.file, mutation.new) for mutation in MUTATIONS) if key in known]
+    record = {
+        "command": "python tests/support/mutations.py --record docs/results/mutations.json",
+        "machine": f"{os.cpu_count()} cores",
+        "date": datetime.date.today().isoformat(),
+        "values": {"bugs": len(table), "caught": sum(bool(row["noticed"]) for row in table)},
+        "bugs": table,
+    }
+    file.write_text(json.dumps({"records": {"table": record}}, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,13 @@ from saddles.core.status import Ending, Status
 from saddles.core.store import load
 from saddles.errors import MissingDataError
 from saddles.transformers.experiments.runs import INSTANTS, thinned
-from saddles.transformers.experiments.verdicts import growth, growth_claims, scale_claims, spearman
+from saddles.transformers.experiments.verdicts import (
+    diffusing,
+    growth,
+    growth_claims,
+    scale_claims,
+    spearman,
+)
 
 NAME = "transformers/vit-cifar10-adam"
 SMALL = {"width": 8, "layers": 1, "hidden": 8, "every": 8, "epochs": 16.0, "store": 0.0}
@@ -105,6 +111,11 @@ def trajectory(ranks, initial=40.0, scales=(1.0,)):
         {
             "stable_rank": (dims, values),
             "initial_stable_rank": (dims[1:], np.full(values.shape[1:], initial)),
+            "frobenius_norm": (dims, np.ones(values.shape)),
+            "initial_singular_value": (
+                ("scale", "layer", "head", "product", "index"),
+                np.ones((*values.shape[1:2], *values.shape[3:], 4)),
+            ),
             "train_loss": (dims[:3], np.ones(values.shape[:3])),
         },
         coords={"step": ("time", 500 * (1 + np.arange(len(values)))), "product": ["KQ", "VO"], "scale": list(scales)},
@@ -133,6 +144,19 @@ def test_growth_is_judged():
     assert float(measured["jump"].isel(seed=1).max()) == pytest.approx(4 / 49 / 5)
 
 
+def test_weights_that_diffuse_are_the_null():
+    """They have more than the initial rank and no rise; a flat rank is gradual in any order, which shows nothing."""
+    flat = 5 * np.ones((50, 1, 1, 6, 4))
+    run = trajectory(flat)
+    found = diffusing(run, "KQ")
+    assert float(found["low"].min()) > 1
+    assert float(found["rise"].mean()) == pytest.approx(0.95, abs=0.1)
+    small = diffusing(run.assign(frobenius_norm=1e-6 * run["frobenius_norm"]), "KQ")
+    assert float(small["rise"].mean()) == pytest.approx(1, abs=0.1), "small walks keep their rank"
+    assert float(small["low"].min()) > float(found["low"].max()) - 0.3
+    assert verdicts(run)[2] == "not_evidence"
+
+
 def test_early_is_a_step_not_a_share_of_the_run():
     """A fall in the first thousand steps is not counted, and the early value does not move with the run's length."""
     late = np.append(9, np.linspace(1, 5, 49))[:, None, None, None, None] * np.ones((1, 1, 1, 2, 2))
@@ -157,10 +181,13 @@ def test_a_short_run_is_not_judged_on_its_rise():
 
 
 def test_ranks_by_scale_are_judged():
-    growing = np.array([3.0, 2.0, 1.0])[None, :, None, None, None] * np.ones((50, 1, 2, 3, 4))
+    growing = np.array([3.0, 2.0, 1.0])[None, :, None, None, None] * np.ones((50, 1, 5, 3, 4))
     held = scale_claims(trajectory(growing, scales=(1.0, 0.3, 0.1)), "laptop", "Figure 7")
     assert [claim.verdict for claim in held] == ["holds"] * 5
     assert held[0].value == 1.0
+    one = trajectory(growing[:, :, :1], scales=(1.0, 0.3, 0.1))
+    told = [claim.verdict for claim in scale_claims(one, "laptop", "Figure 7")]
+    assert told == ["not_evidence", "not_evidence", "holds", "not_evidence", "holds"], "one order in six is right"
     turned = scale_claims(trajectory(growing, scales=(0.1, 0.3, 1.0)), "laptop", "Figure 7")
     assert turned[0].value == -1.0
     assert [claim.verdict for claim in turned[:2]] == ["fails", "fails"]

@@ -89,6 +89,18 @@ def test_gpt2_has_no_dropout_and_scales():
     assert tested["test_loss"] == pytest.approx(math.log(256), rel=0.02)
 
 
+def test_text_is_predicted_from_the_left():
+    """A model that knows the next token, and nothing of the one it sees, has no loss."""
+    feed = TextFeed(load_text("made", units="bytes", most=2000), 16, 8, 0, CPU, valid=4)
+
+    class Seer(torch.nn.Module):
+        def forward(self, input_ids):
+            following = torch.roll(input_ids, -1, dims=1)
+            return SimpleNamespace(logits=50.0 * torch.nn.functional.one_hot(following, 256).float())
+
+    assert feed.loss(Seer(), *feed.batch(0)).item() < 1e-6
+
+
 def test_a_batch_is_a_function_of_its_step(images):
     one, other = ImageFeed(images, 20, 5, CPU), ImageFeed(images, 20, 5, CPU)
     for step in (0, 1, 2, 7):

@@ -22,9 +22,10 @@ class Claim:
     """One claim and its verdict.
 
     `value` is the worst over the seeds, `spread` the largest minus the smallest, `seeds` how many independent runs
-    there were. `null` is the same number of a null model (data permuted, weights untrained or drawn at random): how
-    far it is from the threshold says how much the claim shows; None where there is none. `reason` explains a verdict
-    other than `holds`: what failed, that the null passes too, or which assumption is broken at this size.
+    there were. `null` is the same number of a null model (data permuted, weights untrained or drawn at random, a
+    theory that is wrong on purpose): how far it is from the threshold says how much the claim shows; None where there
+    is none. `against` says what the null is, or why there is none. `reason` explains a verdict other than `holds`: what
+    failed, that the null passes too, or which assumption is broken at this size.
     """
 
     claim: str
@@ -39,6 +40,7 @@ class Claim:
     verdict: Verdict
     reason: str = ""
     null: float | None = None
+    against: str = ""
 
 
 def check(
@@ -53,6 +55,7 @@ def check(
     sizes: Sequence[str] = ("laptop", "gpu", "paper"),
     not_applicable: str = "",
     null: ArrayLike | None = None,
+    against: str = "",
 ) -> Claim:
     """Judge a claim from one number per seed.
 
@@ -64,6 +67,7 @@ def check(
         not_applicable: why it is not, where an assumption of the paper is broken.
         null: the same numbers of a null model, judged by the same rule. Where they pass, a claim that would hold is
             not evidence. Infinities are fine (a null that gets nowhere); NaN never makes evidence.
+        against: what the null is, in a few words; without a null, why there is none.
     """
     numbers = np.atleast_1d(np.asarray(values, dtype=float)).ravel()
     worst = _worst(numbers, relation)
@@ -86,8 +90,9 @@ def check(
     else:
         verdict = "holds"
     return Claim(
-        claim, paper, where, worst, relation, float(threshold), spread, numbers.size, size, verdict, reason, control
-    )
+        claim, paper, where, worst, relation, float(threshold), spread, numbers.size, size, verdict, reason, control,
+        against,
+    )  # fmt: skip
 
 
 def _worst(numbers: np.ndarray, relation: Relation) -> float:
@@ -101,8 +106,9 @@ def _passes(value: float, relation: Relation, threshold: float) -> bool:
 
 
 def as_row(claim: Claim) -> dict[str, object]:
-    """A claim as `claims.json` has it: without the key `null` where there is no null."""
-    return {key: value for key, value in asdict(claim).items() if key != "null" or value is not None}
+    """A claim as `claims.json` has it: without the keys `null` and `against` where there are none."""
+    empty = {"null": None, "against": ""}
+    return {key: value for key, value in asdict(claim).items() if key not in empty or value != empty[key]}
 
 
 def write_claims(claims: Sequence[Claim], file: Path) -> None:
@@ -123,7 +129,8 @@ def read_claims(file: Path) -> list[Claim]:
     claims = []
     for row in rows:
         facts = {key: empty if value is None else value for key, value in row.items()}
-        check_types(facts, _TYPES, str(file), hint)
+        there = {key: kind for key, kind in _OPTIONAL.items() if key in facts}
+        check_types(facts, _TYPES | there, str(file), hint)
         words = facts["relation"] in get_args(Relation) and facts["verdict"] in get_args(Verdict)
         if not words or set(facts) - set(Claim.__dataclass_fields__):
             raise SaddlesError(f"{file} has a claim that this version cannot read. {hint}.")
@@ -135,6 +142,7 @@ _TYPES: Types = {
     "claim": str, "paper": str, "where": str, "value": (int, float), "relation": str, "threshold": (int, float),
     "spread": (int, float), "seeds": int, "size": str, "verdict": str,
 }  # fmt: skip
+_OPTIONAL: Types = {"reason": str, "null": (int, float), "against": str}
 
 
 def _finite(row: dict[str, object]) -> dict[str, object]:

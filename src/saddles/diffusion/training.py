@@ -44,6 +44,7 @@ class Plan:
         images: per class in the training set (the public code of Park et al. has 2048; the paper does not say).
         evaluations: how many, at steps that are equally spaced in their square root, as there.
         first: step of the first one, as a share of all steps.
+        every, until: more of them, every so many steps up to that one; 0 for none.
     """
 
     steps: int = 20_000
@@ -53,6 +54,8 @@ class Plan:
     images: int = 2048
     evaluations: int = 60
     first: float = 0.005
+    every: int = 0
+    until: int = 2000
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "images", "evaluations"):
@@ -62,6 +65,7 @@ class Plan:
             ("rate", self.rate > 0, "positive"),
             ("decay", self.decay >= 0, "at least 0"),
             ("first", 0 < self.first <= 1, "a share of the steps, in (0, 1]"),
+            ("every", self.every >= 0, "at least 0"),
         ):
             if not right:
                 raise SaddlesError.must_be(name, what, getattr(self, name))
@@ -69,7 +73,8 @@ class Plan:
     def moments(self) -> list[int]:
         """Steps after which the model is evaluated."""
         roots = np.linspace(math.sqrt(self.first * self.steps), math.sqrt(self.steps), self.evaluations)
-        return sorted({max(1, round(root**2)) for root in roots} | {self.steps})
+        dense = range(self.every, min(self.until, self.steps) + 1, self.every) if self.every else ()
+        return sorted({max(1, round(root**2)) for root in roots} | {self.steps, *dense})
 
 
 def train(

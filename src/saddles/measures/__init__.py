@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from saddles.measures.concept_space import learning_times as learning_times
     from saddles.measures.concept_space import order_homomorphism as order_homomorphism
     from saddles.measures.concept_space import slow_down as slow_down
+    from saddles.measures.concept_space import smoothed as smoothed
     from saddles.measures.concept_space import speed as speed
     from saddles.measures.factored import change_and_floor as change_and_floor
     from saddles.measures.factored import change_spectrum as change_spectrum

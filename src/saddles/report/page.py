@@ -119,12 +119,13 @@ def _overview(sections: Sequence[Section]) -> Html:
         for claim in section.claims:
             reason = tag("br") + tag("span", claim.reason, class_="soft") if claim.reason else ""
             null = "" if claim.null is None else f"{claim.null:.4g}"
+            against = tag("br") + tag("span", claim.against, class_="soft") if claim.against else ""
             cells = [
                 name,
                 tag("td", claim.claim, reason),
                 tag("td", claim.where, data_name="where"),
                 tag("td", _compared(claim), class_="number", data_name="worst value"),
-                tag("td", null, class_="number", data_name="null"),
+                tag("td", null, against, class_="number", data_name="null"),
                 tag("td", f"{claim.spread:.2g}, {claim.seeds}", class_="number", data_name="spread, seeds"),
                 tag("td", _MARKS[claim.verdict], class_=f"verdict {claim.verdict}"),
             ]

@@ -90,12 +90,17 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     depth = trajectory["depth"].transpose("width", "seed").values
     logs = np.log(np.maximum(depth, 1e-6))
     slope = np.polyfit(np.log(trajectory["width"].values), logs, 1)[0]
+    mixed = np.random.default_rng(0).permuted(depth, axis=0)
+    mixed_slope = np.polyfit(np.log(trajectory["width"].values), np.log(np.maximum(mixed, 1e-6)), 1)[0]
     judge = partial(check, paper=PAPER, where="Section E.2", size=size)
     return [
         judge("Transient memorisation falls with d': slope of log mean depth against log d'",
-              values=list(slope), relation="<=", threshold=0.0),
+              values=list(slope), relation="<=", threshold=0.0, null=list(mixed_slope),
+              against="widths in random order, for each seed its own"),
         judge("The widest has less than half the depth of the narrowest: ratio",
-              values=list(depth[-1] / depth[0]), relation="<=", threshold=0.5),
+              values=list(depth[-1] / depth[0]), relation="<=", threshold=0.5,
+              null=list(mixed[-1] / np.maximum(mixed[0], 1e-6)),
+              against="widths in random order, for each seed its own"),
     ]  # fmt: skip
 
 

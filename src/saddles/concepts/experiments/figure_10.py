@@ -8,9 +8,11 @@ Claims and their thresholds:
 
 - *Failure.* w_11 is below ½ at the horizon and the two others above it: required of nine starts in ten (pivots
   of a random start vary). Judged at each of the three readings: by which horizon one means, the claim holds or fails.
-- *Predicted.* `failure` names exactly the lost concepts, in at least 97 % of the starts.
-- *Beyond the paper.* With d' = 3 every start learns concept 1 in the end; with d' = 2 (rank-deficient) exactly one
-  concept stays unlearned, the one that is named.
+- *Beyond the paper.* With d' = 3 every start learns concept 1 in the end; with d' = 2 (rank-deficient), the null, it
+  never does.
+
+That `failure` names the lost concept is not claimed here: all starts lose the same one, so a prediction for any other
+start is as good. `concepts/pivot-law` judges it where half of the starts fail.
 """
 
 from dataclasses import dataclass
@@ -96,26 +98,22 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     major, horizon = trajectory["major"], trajectory.attrs["horizon"]
     there = _unlearned(major.sel(rank=3), horizon)
     script = SCRIPT / PAPER_CLOCK
-    right = (there == trajectory["said_lost"].sel(rank=3).transpose("run", "coordinate").values).all(axis=1)
+    untrained = _trapped(_unlearned(major.sel(rank=3), 0.0))
     end = major.isel(time=-1).transpose("rank", "run", "coordinate").values
-    never = np.isinf(trajectory["said_time"].sel(rank=2).transpose("run", "coordinate").values)
-    named = ((end[1] < 0.5) == never).all(axis=1)
     judge = partial(check, paper=PAPER, where="Figure 10, section E.3", size=size, sizes=EVERY_SIZE)
     return [
         judge(f"Concept 1 alone has not grown at the horizon read off the figure (gradient time {horizon:g}): fraction "
               "of starts", values=_trapped(there), relation=">=", threshold=0.9,
-              null=_trapped(_unlearned(major.sel(rank=3), 0.0))),
+              null=untrained, against="time 0"),
         judge("… and at the horizon of the public script, paper time 100",
-              values=_trapped(_unlearned(major.sel(rank=3), script)), relation=">=", threshold=0.9, sizes=LARGER),
+              values=_trapped(_unlearned(major.sel(rank=3), script)), relation=">=", threshold=0.9, sizes=LARGER,
+              null=untrained, against="time 0"),
         judge("… and there with A² in the place of A, as the script has it",
               values=_trapped(_unlearned(trajectory["major_squared"], script)), relation=">=", threshold=0.9,
-              sizes=LARGER),
-        judge("`failure` names the lost concepts before the run: fraction of starts",
-              where="pivot law", values=float(right.mean()), relation=">=", threshold=0.97),
+              sizes=LARGER, null=untrained, against="time 0"),
         judge("From full rank concept 1 grows later: least w_11 at the end",
-              where="beyond the paper", values=list(end[0, :, 0]), relation=">=", threshold=0.5),
-        judge("From rank 2 the concept that is named never grows: fraction of starts",
-              where="beyond the paper", values=float(named.mean()), relation=">=", threshold=0.97),
+              where="beyond the paper", values=list(end[0, :, 0]), relation=">=", threshold=0.5,
+              null=list(end[1, :, 0]), against="rank 2"),
     ]  # fmt: skip
 
 

@@ -176,7 +176,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     judge = partial(check, paper=PAPER, size=size, sizes=EVERY_SIZE)
     lemmas = [
         judge(f"Lemma {name} holds where the assumptions do: least margin (log)",
-              where=f"Lemma {name}", values=list(margin.sel(lemma=name).values), relation=">=", threshold=SOLVER_ERROR)
+              where=f"Lemma {name}", values=list(margin.sel(lemma=name).values), relation=">=", threshold=SOLVER_ERROR,
+              against="a proven bound; the same check refutes D.3")
         for name in LEMMAS
         if name not in ("D.3", "D.8")
     ]  # fmt: skip
@@ -189,9 +190,12 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             values=float(trajectory["counterexample"].sel(lemma="D.3")),
             relation="<=",
             threshold=-1.0,
+            null=margin.sel(lemma="D.3").values,
+            against="starts of full rank",
         ),
         judge("Major entries never exceed 1 along the flow: largest w_ii at realistic scales",
-              where="Lemma D.5", values=list(top), relation="<=", threshold=1 + 1e-5),
+              where="Lemma D.5", values=list(top), relation="<=", threshold=1 + 1e-5,
+              against="a bound of the flow, without a counterpart"),
     ]  # fmt: skip
 
 

@@ -119,16 +119,25 @@ def depth_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
     table = descents(trajectory["test_loss"].where(trajectory["test_loss"].notnull().all("time"), drop=False))
     judge = partial(check, paper=PAPER, where=where, size=size)
     claims = []
-    for label in trajectory["setting"].values:
-        one = table.sel(setting=label)
+    labels = [str(label) for label in trajectory["setting"].values]
+    depths = {}
+    for label in labels:
         real = trajectory["test_loss"].sel(setting=label).isel(time=0).notnull().values
-        depth = one["depth"].values[real]
-        if str(label).startswith("d = ") and str(label) != "d = 2":
+        depths[label] = table["depth"].sel(setting=label).values[real]
+    high = [label for label in labels if label.startswith("d = ") and label != "d = 2"]
+    low = [label for label in labels if label not in high]
+    for label in labels:
+        depth = depths[label]
+        if label in high:
             text = f"High dimension ({label}): the test loss never rises, largest rise between descents over its start"
-            claims.append(judge(text, values=list(depth), relation="<=", threshold=RISE))
+            claims.append(judge(text, values=list(depth), relation="<=", threshold=RISE, null=depths[low[0]],
+                                against="low dimension"))  # fmt: skip
         else:
             text = f"Low dimension ({label}): transient memorisation is seen, fraction of seeds with a rise above 1 %"
-            claims.append(judge(text, values=float((depth > RISE).mean()), relation=">=", threshold=0.1))
+            null = float((depths[high[0]] > RISE).mean()) if high else None
+            against = "high dimension" if high else "the wide network is that of Figure 3"
+            share = float((depth > RISE).mean())
+            claims.append(judge(text, values=share, relation=">=", threshold=0.1, null=null, against=against))
     return claims
 
 
@@ -157,6 +166,7 @@ def path_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
             threshold=0.9,
             size=size,
             null=float(np.mean(nearer["weak"])) if nearer["weak"] else None,
+            against="the cluster of the weakest signal",
         )
     ]
 

@@ -9,6 +9,9 @@ Claims and their thresholds:
   speed (section 3.2). For one layer it slows exponentially: log |dC/dt| against time is a straight line
   with R² ≥ 0.9 there, and its slope is −min a, required within 20 %, twice the relative error of the
   discrete clock at rate × a = 0.1.
+
+Nulls: the strengths of the settings in reverse order; the two smallest spreads; the time before 5/a; speeds of the tail
+in random order; the largest a; Theorem 4.1 for the setting before.
 """
 
 from collections.abc import Callable, Sequence
@@ -113,68 +116,91 @@ def order_claims(trajectory: Trajectory, size: str, where: str, one_layer: bool)
     when = learning_times(trajectory["output"], trajectory["target"])["learned_at"].transpose("setting", "seed", ...)
     a = trajectory["strength"].transpose("setting", "seed", "coordinate").values
     times = when.values
-    strong, weak = np.argmax(a, axis=-1)[..., None], np.argmin(a, axis=-1)[..., None]
     late = np.where(np.isnan(times), np.inf, times)
-    ours, theirs = (np.take_along_axis(late, which, -1)[..., 0] for which in (strong, weak))
-    # Where the strong concept is never learned the claim fails; where only the weak one is not, it holds clearly.
-    ratio = np.where(np.isfinite(ours), ours, np.inf) / np.where(np.isfinite(theirs), theirs, NEVER)
-    untied = np.abs(a[..., 0] - a[..., 1]) > TIE
     judge = partial(check, paper=PAPER, size=size, sizes=EVERY_SIZE)
     results = [
         judge("The concept with the larger σ² + μ²/s is learned first: its time of 90 % over the other's",
-              where=where, values=list(ratio[untied]), relation="<=", threshold=1.0)
+              where=where, values=_ratios(late, a), relation="<=", threshold=1.0, null=_ratios(late, a[::-1]),
+              against="strengths of the settings in reverse order")
     ]  # fmt: skip
     diverse = np.flatnonzero(trajectory["varied"].values == "diversity")
     if len(diverse) > 1:
-        first, last = late[diverse[0]], late[diverse[-1]]
+        reverses = [
+            float(((late[diverse[0], :, 0] > late[diverse[0], :, 1]) & (late[k, :, 0] < late[k, :, 1])).mean())
+            for k in (diverse[-1], diverse[1])
+        ]
         results.append(
             judge(
                 "Diversity reverses the order, concept 1 from last to first: fraction of seeds",
                 where=where,
-                values=float(((first[:, 0] > first[:, 1]) & (last[:, 0] < last[:, 1])).mean()),
+                values=reverses[0],
                 relation=">=",
                 threshold=1.0,
+                null=reverses[1],
+                against="the two smallest spreads",
             )
         )
-    fits, rates, slowed = _tails(trajectory)
+    tails = _tails(trajectory)
     results.append(
         judge("Learning slows down at the end: speed between 5/a and 10/a over the top speed",
-              where="Section 3.2", values=slowed, relation="<=", threshold=0.1)
+              where="Section 3.2", values=tails["slowed"], relation="<=", threshold=0.1, null=tails["before"],
+              against="before 5/a")
     )  # fmt: skip
-    return [*results, *(_one_layer_claims(trajectory, judge, fits, rates) if one_layer else [])]
+    return [*results, *(_one_layer_claims(trajectory, judge, tails) if one_layer else [])]
+
+
+def _ratios(late: np.ndarray, a: np.ndarray) -> list[float]:
+    """Time of the stronger concept over that of the weaker, where they differ; late and a are (setting, seed, 2)."""
+    strong, weak = np.argmax(a, axis=-1)[..., None], np.argmin(a, axis=-1)[..., None]
+    ours, theirs = (np.take_along_axis(late, which, -1)[..., 0] for which in (strong, weak))
+    # Where the strong concept is never learned the claim fails; where only the weak one is not, it holds clearly.
+    ratio = np.where(np.isfinite(ours), ours, np.inf) / np.where(np.isfinite(theirs), theirs, NEVER)
+    return list(ratio[np.abs(a[..., 0] - a[..., 1]) > TIE])
 
 
 def _one_layer_claims(
-    trajectory: Trajectory, judge: Callable[..., Claim], fits: list[float], rates: list[float]
+    trajectory: Trajectory, judge: Callable[..., Claim], tails: dict[str, list[float]]
 ) -> list[Claim]:
     """Sentences that Theorem 4.1 makes exact."""
     return [
         judge("It slows down exponentially: R² of log speed against time",
-              where="Theorem 4.1", values=fits, relation=">=", threshold=0.9),
+              where="Theorem 4.1", values=tails["fit"], relation=">=", threshold=0.9, null=tails["mixed"],
+              against="speeds in random order"),
         judge("The rate of the tail is the smallest a: relative error",
-              where="Theorem 4.1", values=rates, relation="<=", threshold=0.2),
+              where="Theorem 4.1", values=tails["rate"], relation="<=", threshold=0.2, null=tails["fast"],
+              against="the largest a"),
         judge("SGD follows Theorem 4.1: largest |C − theory| / |x̂|, in units of rate × largest a",
-              where="Theorem 4.1", values=_distance(trajectory), relation="<=", threshold=1.0),
+              where="Theorem 4.1", values=_distance(trajectory, trajectory["predicted"]), relation="<=", threshold=1.0,
+              null=_distance(trajectory, trajectory["predicted"].roll(setting=1, roll_coords=False)),
+              against="the theorem for another setting"),
     ]  # fmt: skip
 
 
-def _tails(trajectory: Trajectory) -> tuple[list[float], list[float], list[float]]:
-    fits, errors, slowed = [], [], []
+def _tails(trajectory: Trajectory) -> dict[str, list[float]]:
+    """Of every run: R² and rate of the tail, its speed, and the same three of the nulls."""
+    rows: dict[str, list[float]] = {name: [] for name in ("fit", "rate", "slowed", "mixed", "fast", "before")}
+    draw = np.random.default_rng(0)
     for k in range(trajectory.sizes["setting"]):
         for n in range(trajectory.sizes["seed"]):
             one = trajectory.isel(setting=k, seed=n)
-            slowest = float(one["strength"].min())
+            slowest, fastest = float(one["strength"].min()), float(one["strength"].max())
             shown = one["output"].where(one["time"] <= 10 / slowest, drop=True)
             tail = slow_down(shown)
-            fits.append(float(tail["fit"]))
-            errors.append(abs(float(tail["rate"]) / slowest - 1))
             pace = speed(shown)
-            slowed.append(float(pace.where(pace["time"] >= 5 / slowest).mean() / pace.max()))
-    return fits, errors, slowed
+            late = pace["time"] >= 5 / slowest
+            logs = np.log(np.maximum(pace.values[late.values], np.finfo(float).tiny))
+            line = np.corrcoef(draw.permutation(logs), pace["time"].values[late.values])[0, 1]
+            rows["fit"].append(float(tail["fit"]))
+            rows["mixed"].append(float(line**2))
+            rows["rate"].append(abs(float(tail["rate"]) / slowest - 1))
+            rows["fast"].append(abs(float(tail["rate"]) / fastest - 1))
+            rows["slowed"].append(float(pace.where(late).mean() / pace.max()))
+            rows["before"].append(float(pace.where(~late).mean() / pace.max()))
+    return rows
 
 
-def _distance(trajectory: Trajectory) -> list[float]:
-    away = (trajectory["output"] - trajectory["predicted"]) ** 2
+def _distance(trajectory: Trajectory, predicted: xr.DataArray) -> list[float]:
+    away = (trajectory["output"] - predicted) ** 2
     gap = away.sum("coordinate").max("time") ** 0.5
     reach = (trajectory["target"] ** 2).sum("coordinate") ** 0.5
     step = float(trajectory["time"][1]) / float(trajectory["step"][1])

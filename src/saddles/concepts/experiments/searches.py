@@ -32,6 +32,10 @@ _DRAW = 40
 """Tag that keeps the draws of this experiment apart from others of the same seed."""
 
 
+ALONE = 200
+"""Starts without off-diagonal entries, the null."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How many starts are followed."""
@@ -84,8 +88,16 @@ def run_search(
                 best = int(np.lexsort((part["depth"].values, counts[i, j, 1], counts[i, j, 0]))[-1])
                 examples.append(_Example(int(counts[i, j, 0, best]), float(part["depth"][best]), factors[best], i))
     reached = (counts >= wanted).mean(axis=-1)
+    # The null: the same starts without their off-diagonal entries, in which no concept feels another.
+    alone = draw(DRAWS[0], task.size, task.size, min(settings.starts, ALONE), seed) * np.eye(task.size)
+    aligned = [
+        (context.part(f"alone-{power}", partial(_counted, task, alone, power, settings.instants))["count"] >= wanted)
+        for power in POWERS
+    ]
     example = max(examples, key=lambda one: one[:2])
-    return _labelled(task, counts, reached, example, settings, wanted)
+    whole = _labelled(task, counts, reached, example, settings, wanted)
+    rows = [one.transpose("prominence", "run").values.mean(axis=-1) for one in aligned]
+    return whole.assign(aligned=(("power", "prominence"), np.stack(rows)))
 
 
 def _counted(task: Identity, factors: np.ndarray, power: int, instants: int) -> Trajectory:
@@ -157,7 +169,9 @@ def search_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
     return [
         judge(f"Starts with {wanted} descents exist, {'the text’s A' if power == 1 else 'A² of the authors’ scripts'}, "
               f"prominence {prominence:.1%}: most found in {starts} starts",
-              values=float(most.sel(power=power, prominence=prominence)))
+              values=float(most.sel(power=power, prominence=prominence)),
+              null=float(trajectory["aligned"].sel(power=power, prominence=prominence)) * starts,
+              against="starts without off-diagonal entries")
         for power, prominence in cases
     ]  # fmt: skip
 

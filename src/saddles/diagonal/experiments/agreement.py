@@ -13,7 +13,9 @@ from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.measures.activations import clock_of
 
 PAPER = "boix2023rank"
-FACTS = ("agrees", "same_before", "gap", "margin", "time_error", "finite_error", "scale_error", "risen")
+FACTS = (
+    "agrees", "same_before", "gap", "margin", "time_error", "finite_error", "scale_error", "risen", "seen", "foreseen",
+)  # fmt: skip
 
 N = TypeVar("N")
 """A model of this lab: a dataclass with the field `log_alpha`."""
@@ -44,6 +46,7 @@ def compare_stages(
     (the same coordinates were active before it), `gap` and `margin` (of the two smallest Δ, relative to Δ and to
     the stage's time, divided by 2 max|log p₀, q₀|/log(1/α): above 1 the start cannot reverse the order by itself),
     `risen` (how many coordinates become active in the flow nearer to this stage's time than to any other's),
+    `seen` and `foreseen` (1 + the coordinate of the stage, with its sign, detected and predicted; 0 for none),
     `time_error` and `finite_error` (relative error of the limit's and of the finite form's time), and `scale_error`
     (largest |log_α|u+v| − b| over coordinates at the activation, the invariant of (20)); these three are NaN where
     the stage does not agree.
@@ -77,6 +80,7 @@ def _at_one_scale(
         # −9 is no coordinate: a stage that was not seen agrees with none
         here, there = ([int(run[name][k]) if k < run.sizes["stage"] else -9 for name in names] for run in (seen, limit))
         before = [set(run["stage_coordinate"].values[:k].tolist()) for run in (seen, limit)]
+        result["seen"][k], result["foreseen"][k] = (np.sign(one[1]) * max(one[0] + 1, 0) for one in (here, there))
         result["agrees"][k], result["same_before"][k] = here == there, before[0] == before[1]
         if here == there:
             when = float(seen["unit_time"][k])
@@ -85,6 +89,19 @@ def _at_one_scale(
             if k < finite.sizes["stage"] and int(finite["stage_coordinate"][k]) == here[0]:
                 result["finite_error"][k] = abs(when / float(finite["stage_time"][k]) - 1)
     return result
+
+
+def agreement_with_another_teacher(order: xr.Dataset, firm: np.ndarray) -> float | None:
+    """Share of qualifying stages at which the flow does what is predicted for the next teacher; None for one teacher.
+
+    Args:
+        order: `seen` and `foreseen` (seed, ..., stage).
+        firm: which stages qualify, of the same shape.
+    """
+    if order.sizes["seed"] < 2:
+        return None
+    met = order["seen"].values == np.roll(order["foreseen"].values, 1, axis=0)
+    return float(met[firm].mean()) if firm.any() else float("nan")
 
 
 def _log_scale_at(flow: xr.Dataset, when: float) -> np.ndarray:

@@ -92,9 +92,11 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         judge = partial(check, paper=PAPER, where=f"first version, Figure 2 {panel}", size=size, relation="<=")
         result += [
             judge(f"Singular values of {words} rise one at a time at the smallest α: how far the next one is, of its "
-                  "end, when one is at half of its own", values=table[:, -1], threshold=0.25, null=TOGETHER),
+                  "end, when one is at half of its own", values=table[:, -1], threshold=0.25, null=TOGETHER,
+                  against="values that rise together"),
             judge(f"… and the overlap of those of {words} falls with α: largest change from one α to the next",
-                  values=np.diff(table, axis=1).max(axis=1), threshold=0.0),
+                  values=np.diff(table, axis=1).max(axis=1), threshold=0.0,
+                  null=np.diff(np.roll(table, 1, axis=1), axis=1).max(axis=1), against="the smallest α first"),
         ]  # fmt: skip
     return result
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import xarray as xr
 
 from saddles import diagonal, figures
 from saddles.core.claim import Claim, check
@@ -48,7 +49,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
     seeds = context.seeds(settings.seeds)
     model = diagonal.LinearDiagonal(settings.dim, log_alpha=log_alpha(settings.decades))
     tasks = [design(settings.dim, settings.samples, settings.factors, seed) for seed in seeds]
-    facts = [_facts(model, task) for task in tasks]
+    facts = [_facts(model, task, other) for task, other in zip(tasks, [*tasks[1:], tasks[0]], strict=True)]
     predicted = predict(model, tasks[0], diagonal.Incremental())
     first, last = (float(predicted["stage_time"][i]) for i in (0, -1))
     clock = np.concatenate([[0.0], np.geomspace(0.5 * first, 1.3 * last, settings.points)])
@@ -70,29 +71,43 @@ def run(settings: Settings, context: Context) -> Trajectory:
     )  # fmt: skip
 
 
-def _facts(model: "diagonal.LinearDiagonal", task: "diagonal.Supervised") -> dict[str, float]:
-    """How the two roads differ on one design."""
+def _facts(
+    model: "diagonal.LinearDiagonal", task: "diagonal.Supervised", elsewhere: "diagonal.Supervised"
+) -> dict[str, float]:
+    """How the two roads differ on one design, and at the first stages from the road of another design."""
     mine = predict(model, task, diagonal.Incremental(200))
-    other = diagonal.saddle_path(np.asarray(task.inputs), np.asarray(task.targets), 200)
+    other, foreign = (
+        diagonal.saddle_path(np.asarray(one.inputs), np.asarray(one.targets), 200) for one in (task, elsewhere)
+    )
     equal = mine.sizes["stage"] == other.sizes["stage"]
     names = ("stage_coordinate", "stage_sign", "support_size")
     same = equal and all((mine[name].values == other[name].values).all() for name in names)
-    gaps = [np.inf, np.inf]
-    if same:
-        times, betas = other["stage_time"].values, other["stage_beta"].values
-        gaps = [
-            float(np.abs(mine["stage_time"].values / times - 1).max()),
-            float(np.abs(mine["stage_beta"].values - betas).max() / np.abs(betas).max()),
-        ]
+    gaps = _gaps(mine, other) if same else (np.inf, np.inf)
+    count = min(mine.sizes["stage"], foreign.sizes["stage"])
+    null = [one.isel(stage=slice(count)) for one in (mine, foreign)]
+    null_same = all((null[0][name].values == null[1][name].values).all() for name in names)
+    null_gaps = _gaps(*null)
     again = other.sizes["stage"] - len(np.unique(other["stage_coordinate"].values))
     return {
         "same": float(same),
         "time_gap": gaps[0],
         "beta_gap": gaps[1],
+        "null_same": float(null_same),
+        "null_time_gap": null_gaps[0],
+        "null_beta_gap": null_gaps[1],
         "exits": float(mine["stage_left"].sum()),
         "returns": float(again),
         "stages": float(other.sizes["stage"]),
     }
+
+
+def _gaps(mine: xr.Dataset, other: xr.Dataset) -> tuple[float, float]:
+    """Largest relative difference of stage times, and of weights over the largest."""
+    times, betas = other["stage_time"].values, other["stage_beta"].values
+    return (
+        float(np.abs(mine["stage_time"].values / times - 1).max()),
+        float(np.abs(mine["stage_beta"].values - betas).max() / np.abs(betas).max()),
+    )
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
@@ -109,24 +124,31 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             values=trajectory["same"].values,
             relation=">=",
             threshold=1.0,
+            null=trajectory["null_same"].values,
+            against="the path of another design",
         ),
         judge(
             "Their stage times are equal: largest relative difference",
             values=trajectory["time_gap"].values,
             relation="<=",
             threshold=1e-6,
+            null=trajectory["null_time_gap"].values,
+            against="the path of another design",
         ),
         judge(
             "Their weights are equal at every stage: largest difference over the largest weight",
             values=trajectory["beta_gap"].values,
             relation="<=",
             threshold=1e-6,
+            null=trajectory["null_beta_gap"].values,
+            against="the path of another design",
         ),
         judge(
             "Coordinates leave the support (the comparison covers it): exits over all seeds",
             values=float(exits),
             relation=">=",
             threshold=1.0,
+            against="it counts what the comparison covers",
         ),
     ]
 

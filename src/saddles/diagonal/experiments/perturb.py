@@ -120,6 +120,11 @@ def run_figure_11(settings: Settings, context: Context) -> Trajectory:
     return run_seeds(settings, context, 0.01, at_activation=True)
 
 
+def elsewhere(trajectory: Trajectory) -> np.ndarray:
+    """The last distances of `distances` where the flow from the next instant stands for the perturbed one: the null."""
+    return distances(trajectory.assign(perturbed_beta=trajectory["beta"].roll(start=1, roll_coords=False)))[1]
+
+
 def distances(trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
     """‖perturbed − unperturbed‖ / ‖unperturbed‖ at the start and, as a median over the second half, at the end.
 
@@ -151,13 +156,15 @@ def claims_figure_10(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=0.1,
             size=size,
+            null=(elsewhere(trajectory) / first)[np.isfinite(elsewhere(trajectory))],
+            against="the flow from another instant",
         )
     ]
 
 
 def claims_figure_11(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the endpoints."""
-    last = distances(trajectory)[1]
+    last, other = distances(trajectory)[1], elsewhere(trajectory)
     return [
         check(
             "Weights perturbed at the start of a stage end where they would have: "
@@ -168,6 +175,8 @@ def claims_figure_11(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=0.01,
             size=size,
+            null=other[np.isfinite(other)],
+            against="the flow from another instant",
         )
     ]
 

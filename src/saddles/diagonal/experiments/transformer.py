@@ -30,7 +30,15 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context, Experiment, Size
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
-from saddles.diagonal.experiments.agreement import FACTS, PAPER, at_scale, compare_stages, freedom, log_alpha
+from saddles.diagonal.experiments.agreement import (
+    FACTS,
+    PAPER,
+    agreement_with_another_teacher,
+    at_scale,
+    compare_stages,
+    freedom,
+    log_alpha,
+)
 from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
@@ -61,7 +69,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
     alike = diagonal.DiagonalTransformer(settings.dim, layers, heads, settings.feedforward)
     exponents = 1 + settings.spread * np.arange(layers * heads).reshape(layers, heads)
     broken = diagonal.DiagonalTransformer(settings.dim, layers, heads, settings.feedforward, exponents)
-    ties, orders = [], []
+    ties, orders, untied = [], [], []
     with bar("diagonal/transformer", 2 * len(seeds)) as progress:
         for seed in seeds:
             task = diagonal.TeacherStudent(alike, settings.samples, settings.tokens, seed)
@@ -70,16 +78,27 @@ def run(settings: Settings, context: Context) -> Trajectory:
             task = diagonal.TeacherStudent(broken, settings.samples, settings.tokens, seed)
             make = partial(compare_stages, broken, task, seed, settings.stages, settings.decades)
             orders.append(context.part(f"order-{seed}", make))
+            untied.append(context.part(f"untied-{seed}", partial(_first_stage, broken, task)))
             progress.advance()
     whole = context.part("curves", partial(_curves, alike, broken, settings, seeds[0]))
-    for name in ("tie", "apart", "curvature", "risen_together"):
+    for name in ("tie", "curvature"):
+        whole[f"broken_{name}"] = (("seed",), np.stack([one[name].values[0] for one in untied]))
+    for name in ("tie", "apart", "curvature", "risen_together", "allowed"):
         whole[name] = (("seed", "decade"), np.stack([tie[name].isel(time=0).values for tie in ties]))
     for name in FACTS:
         whole[name] = (
             ("seed", "decade", "order_stage"), np.stack([order[name].isel(time=0).values for order in orders]),
         )  # fmt: skip
-    whole.attrs["heads"] = heads
+    whole.attrs |= {"heads": heads, "spread": settings.spread}
     return whole.assign_coords(seed=seeds, decade=list(settings.decades))
+
+
+def _first_stage(model: "diagonal.DiagonalTransformer", task: "diagonal.TeacherStudent") -> Trajectory:
+    """How many coordinates tie at the first stage, and the ratio of curvatures on the support there."""
+    predicted = predict(model, task, diagonal.Incremental(1))
+    flat = diagonal.check_assumptions(model, task, predicted, trials=0).about("4.4").checks[0].value
+    rows = {"tie": float(predicted.sizes["stage"]), "curvature": float(flat)}
+    return make_trajectory({name: (("time",), [value]) for name, value in rows.items()}, [0.0], unit="end of the run")
 
 
 def _tie(
@@ -90,15 +109,16 @@ def _tie(
     tied = predicted["stage_coordinate"].values
     flat = diagonal.check_assumptions(model, task, predicted, trials=0).about("4.4").checks[0].value
     end = 1.1 * float(predicted["stage_time"][0])
-    apart, risen = [], []
+    apart, risen, allowed = [], [], []
     for decade in decades:
         flow = simulate(at_scale(model, decade), task, diagonal.Flow(until=end), seed=seed)
         seen = measures.stages(flow)
         spread = max(_apart(seen, group) for group in _by_layer(model, tied))
-        apart.append(spread / (freedom(model, seed) / -log_alpha(decade)))
+        allowed.append(freedom(model, seed) / -log_alpha(decade))
+        apart.append(spread / allowed[-1])
         risen.append(float(np.isin(seen["stage_coordinate"].values, tied).sum()))
     rows = {"tie": np.full(len(decades), len(tied)), "apart": np.array(apart), "risen_together": np.array(risen),
-            "curvature": np.full(len(decades), flat)}  # fmt: skip
+            "curvature": np.full(len(decades), flat), "allowed": np.array(allowed)}  # fmt: skip
     return make_trajectory(
         {name: (("time", "decade"), values[None]) for name, values in rows.items()}, [0.0], unit="end of the run"
     )
@@ -148,6 +168,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     risen = [row[sure & hit].max() for row, sure, hit in zip(order["risen"].values, firm, agrees, strict=True)
              if (sure & hit).any()]  # fmt: skip
     rates = [np.mean(agrees[i][firm[i]]) for i in range(len(agrees)) if firm[i].any()]
+    # Times are proportional to exponents: two heads at 1 and 1 + s rise s/(1 + s/2) of their mean time apart.
+    parted = float(trajectory.attrs["spread"]) / (1 + float(trajectory.attrs["spread"]) / 2)
     judge = partial(check, paper=PAPER, where="Corollary of Theorem 4.1, Example 3.2", size=size)
     return [
         judge(
@@ -156,18 +178,24 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             values=trajectory["tie"].isel(decade=0).values / heads,
             relation=">=",
             threshold=1.0,
+            null=trajectory["broken_tie"].values / heads,
+            against="broken symmetry",
         ),
         judge(
             "The tied heads of a layer rise together: spread of their times over 2 max|log p₀, q₀|/log(1/α)",
             values=trajectory["apart"].max("decade").values,
             relation="<=",
             threshold=1.0,
+            null=(parted / trajectory["allowed"]).max("decade").values,
+            against="neighbouring heads of the broken symmetry, as predicted",
         ),
         judge(
             "Assumption 4.4 fails at the tie: smallest over largest curvature on the support",
             values=trajectory["curvature"].isel(decade=0).values,
             relation="<=",
             threshold=1e-8,
+            null=trajectory["broken_curvature"].values,
+            against="broken symmetry",
         ),
         judge(
             "Broken symmetry: coordinates of the flow that become active in one stage, at most",
@@ -175,6 +203,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=1.0,
             null=order["risen_together"].values,
+            against="symmetric start",
         ),
         judge(
             f"Broken symmetry: at the smallest α the flow's stages are as predicted ({int((agrees & firm).sum())} of "
@@ -182,6 +211,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             values=rates,
             relation=">=",
             threshold=1.0,
+            null=agreement_with_another_teacher(order, firm),
+            against="the prediction for another teacher",
         ),
     ]
 

@@ -49,6 +49,8 @@ class Settings:
     rate: Annotated[float, "learning rate"] = 1e-3
     images: Annotated[int, "images per class in the training set"] = 2048
     evaluations: Annotated[int, "evaluations, equally spaced in the square root of the step"] = 60
+    every: Annotated[int, "steps between further evaluations, 0 for none"] = 0
+    until: Annotated[int, "the last step of those"] = 2000
     shown: Annotated[int, "images per class at an evaluation"] = 32
     sampling: Annotated[int, "steps of the sampler"] = 100
     seeds: Annotated[int, "independent runs behind each claim"] = 5
@@ -70,7 +72,8 @@ class Settings:
     def plan(self) -> "diffusion.Plan":
         """The training."""
         return diffusion.Plan(
-            self.steps, self.batch, self.rate, images=self.images, evaluations=self.evaluations
+            self.steps, self.batch, self.rate, images=self.images, evaluations=self.evaluations, every=self.every,
+            until=self.until,
         )  # fmt: skip
 
     def classifier_plan(self) -> "diffusion.ClassifierPlan":
@@ -151,10 +154,12 @@ def slowing_figure(trajectory: Trajectory) -> Drawing:
     return figures.diffusion.slowing(trajectory)
 
 
-_PAPER = Settings(separations=(0.7,))
-_GPU = replace(_PAPER, steps=4000, evaluations=40, seeds=2, classifier_steps=600)
+_SWEEP = (0.137, 0.247, 0.358, 0.468, 0.579, 0.689, 0.8)
+"""The separations that the authors' script draws."""
+_PAPER = Settings(separations=_SWEEP, every=50)
+_GPU = replace(_PAPER, steps=4000, evaluations=40, classifier_steps=600)
 _LAPTOP = replace(
-    _PAPER, side=16, size_spread=0.2, channels=(16, 32), blocks=1, heads=1, steps=500, batch=32, images=512,
+    _PAPER, every=0, side=16, size_spread=0.2, channels=(16, 32), blocks=1, heads=1, steps=500, batch=32, images=512,
     evaluations=12, shown=16, sampling=25, seeds=1, classifier_channels=(8, 16), classifier_features=16,
     classifier_steps=150, classifier_batch=64, held_out=256,
 )  # fmt: skip
@@ -172,7 +177,7 @@ def _experiment(
     claims: Callable[[Trajectory, str], list[Claim]],
     figure: Callable[[Trajectory], Drawing],
     seconds: tuple[float, ...],
-    separations: tuple[tuple[float, ...], ...] = ((0.7,),) * 4,
+    separations: tuple[tuple[float, ...], ...] = ((0.7,), (0.7,), _SWEEP, _SWEEP),
 ) -> Experiment[Settings]:
     """Seconds and separations are those of tiny, laptop, gpu and paper."""
     rows = zip(_SIZES.items(), seconds, separations, strict=True)
@@ -185,10 +190,9 @@ def _experiment(
 
 EXPERIMENTS = [
     _experiment("figure-6a", "A diffusion model learns colour and size in the order of their signals",
-                order_claims, order_figure, (20, 110, 660, 11_000),
-                ((0.4, 0.7), (0.2, 0.7), (0.2, 0.4, 0.55, 0.7), (0.2, 0.3, 0.4, 0.5, 0.6, 0.7))),
+                order_claims, order_figure, (20, 110, 3000, 13_000), ((0.4, 0.7), (0.2, 0.7), _SWEEP, _SWEEP)),
     _experiment("figure-6b", "Transient memorisation in a diffusion model: the concept error rises before it falls",
-                memorisation_claims, memorisation_figure, (10, 60, 170, 1800)),
+                memorisation_claims, memorisation_figure, (10, 60, 3000, 13_000)),
     _experiment("figure-6c", "Concept learning in a diffusion model slows down exponentially",
-                slowing_claims, slowing_figure, (10, 60, 170, 1800)),
+                slowing_claims, slowing_figure, (10, 60, 3000, 13_000)),
 ]  # fmt: skip

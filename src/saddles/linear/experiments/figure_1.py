@@ -10,6 +10,9 @@ Claims and their thresholds:
   has reached 90 % of its own.
 - *The window.* The best test error lies before the first noise mode has reached half of its end,
   and after every signal mode has crossed σ²w and reached half of its own.
+
+Nulls: the lazy dynamics in the place of the self-consistent ones (agreement) and of descent (speed-up); K modes drawn
+at random in the place of the K largest (order and window).
 """
 
 from dataclasses import dataclass
@@ -67,13 +70,16 @@ def _pair(settings: Settings, seed: int) -> Trajectory:
     method = linear.GradientDescent(pace, settings.steps, settings.save_every)
     measured = simulate(model, task, method, seed=seed, keep=())
     predicted = predict(model, task, linear.SelfConsistent(method), seed=seed, keep=())
-    rows = min(measured.sizes["time"], predicted.sizes["time"])
+    lazy = predict(model, task, linear.Lazy(method), seed=seed, keep=())
+    rows = min(one.sizes["time"] for one in (measured, predicted, lazy))
     both = xr.concat(
         [measured.isel(time=slice(0, rows)), predicted.isel(time=slice(0, rows))],
         xr.DataArray(["descent", "self-consistent"], dims="dynamics", name="dynamics"),
         data_vars=["loss", "train_error", "test_error", "singular_value"], coords="minimal", compat="override",
         combine_attrs="override", join="override",
     )  # fmt: skip
+    for name in ("train_error", "test_error", "singular_value"):
+        both[f"lazy_{name}"] = (lazy[name].dims, lazy[name].values[:rows])
     both["limit_value"] = ("mode", np.linalg.svd(task.observed, compute_uv=False))
     both["rate"] = ((), pace)
     both = both.assign_coords(time=both["step"].values.astype(float))
@@ -95,37 +101,52 @@ def _over(one: float, other: float) -> float:
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the four sentences about Figure 1."""
     rank = int(trajectory.attrs["rank"])
-    measured: dict[str, list[float]] = {"agree": [], "speed": [], "first": [], "late": [], "early": []}
+    names = ("agree", "speed", "first", "late", "early")
+    measured: dict[str, list[float]] = {name: [] for name in (*names, *(f"null {name}" for name in names))}
+    draw = np.random.default_rng(0)
     for _, one in trajectory.groupby("seed"):
         one = one.squeeze("seed")
-        gap = one.sel(dynamics="descent") - one.sel(dynamics="self-consistent")
+        descent = one.sel(dynamics="descent")
         allowed = np.sqrt(trajectory.sizes["mode"] / float(one["hidden_units"]))
-        errors = [
-            float(np.abs(gap[v]).max() / one[v].sel(dynamics="descent").max()) for v in ("train_error", "test_error")
-        ]
-        measured["agree"].append(max(errors) / allowed)
-        values = one["singular_value"].sel(dynamics="descent").transpose("time", "mode").values
+        for null, other in (("", one.sel(dynamics="self-consistent")), ("null ", None)):
+            errors = []
+            for name in ("train_error", "test_error"):
+                theory = one[f"lazy_{name}"] if other is None else other[name]
+                errors.append(float(np.abs(descent[name] - theory).max() / descent[name].max()))
+            measured[f"{null}agree"].append(max(errors) / allowed)
+        values = descent["singular_value"].transpose("time", "mode").values
+        lazy = one["lazy_singular_value"].transpose("time", "mode").values
         ends, threshold = one["limit_value"].values, float(one["threshold"])
         measured["speed"].append(min(_speed_up(values[:, i], threshold) for i in range(rank)))
-        signal = max(_reach(values[:, i], 0.9 * ends[i]) for i in range(rank))
-        half = max(_reach(values[:, i], max(0.5 * ends[i], threshold)) for i in range(rank))
-        noise, later = (_reach(values[:, rank], level * ends[rank]) for level in (0.5, 0.9))
-        best = float(one["test_error"].sel(dynamics="descent").argmin("time"))
-        measured["first"].append(_over(signal, later))
-        measured["late"].append(_over(best, noise))
-        measured["early"].append(_over(best, half))
+        measured["null speed"].append(min(_speed_up(lazy[:, i], threshold) for i in range(rank)))
+        best = float(descent["test_error"].argmin("time"))
+        order = np.arange(len(ends))
+        for null, modes in (("", order), ("null ", draw.permutation(order))):
+            signal, rest = modes[:rank], modes[rank:]
+            last = max(_reach(values[:, i], 0.9 * ends[i]) for i in signal)
+            half = max(_reach(values[:, i], max(0.5 * ends[i], threshold)) for i in signal)
+            # Of the real modes the first noise mode is the largest of the rest; of any others, whichever is first.
+            first = rest[:1] if not null else rest
+            noise, later = (min(_reach(values[:, i], level * ends[i]) for i in first) for level in (0.5, 0.9))
+            measured[f"{null}first"].append(_over(last, later))
+            measured[f"{null}late"].append(_over(best, noise))
+            measured[f"{null}early"].append(_over(best, half))
     judge = partial(check, paper=PAPER, where="Figure 1", size=size)
     return [
         judge(
             "Train and test error of gradient descent follow the self-consistent dynamics: "
             "largest difference relative to the curve, in units of √(d/w)",
             values=measured["agree"],
+            null=measured["null agree"],
+            against="the lazy dynamics as the theory",
             relation="<=",
             threshold=1.0,
         ),
         judge(
             "The K largest singular values speed up on crossing σ²w: speed at 2σ²w over speed at σ²w/2",
             values=measured["speed"],
+            null=measured["null speed"],
+            against="the lazy dynamics",
             relation=">=",
             threshold=1.0,
         ),
@@ -133,6 +154,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             "The K largest singular values converge before the rest: time of 90 % of the last signal mode "
             "over that of the first noise mode",
             values=measured["first"],
+            null=measured["null first"],
+            against="K modes drawn at random",
             relation="<=",
             threshold=1.0,
         ),
@@ -140,6 +163,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             "The best test error comes before the rest have converged: "
             "its time over that of 50 % of the first noise mode",
             values=measured["late"],
+            null=measured["null late"],
+            against="K modes drawn at random",
             relation="<=",
             threshold=1.0,
         ),
@@ -147,6 +172,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             "The best test error comes after the K largest have crossed σ²w and grown: "
             "its time over that of 50 % of the last signal mode",
             values=measured["early"],
+            null=measured["null early"],
+            against="K modes drawn at random",
             relation=">=",
             threshold=1.0,
         ),

@@ -119,6 +119,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     test, ranks, steps = (here[name].values for name in ("best_test_error", "stable_rank", "best_step"))
     dim = float(trajectory.attrs["dim"])
     distance = here["distance_at_best"].values * dim ** (w - 1)
+    mixed = np.random.default_rng(0).permutation(ranks[active])
     judge = partial(check, paper=PAPER, where="Figure 2", size=size)
     return [
         judge(
@@ -127,6 +128,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=0.2,
             null=_of(np.median, test[lazy]) / float(here["zero_error"]),
+            against="lazy cells",
         ),
         judge(
             "Lazy cells fail: smallest best test error over ⅓ min(‖A*‖², ‖E‖²)/d²",
@@ -135,6 +137,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation=">=",
             threshold=1.0,
             null=_of(np.min, test[active]) / float(here["lazy_floor"]),
+            against="active cells",
         ),
         judge(
             "Active cells have about the rank of A*: distance of their median stable rank from that of A*, relative",
@@ -142,12 +145,15 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=0.2,
             null=abs(_of(np.median, ranks[lazy]) / rank - 1),
+            against="lazy cells",
         ),
         judge(
             "Lazy cells overestimate the rank: their median stable rank over the active median",
             values=_of(np.median, ranks[lazy]) / _of(np.median, ranks[active]),
             relation=">=",
             threshold=1.2,
+            null=_of(np.median, mixed[: len(mixed) // 2]) / _of(np.median, mixed[len(mixed) // 2 :]),
+            against="two halves of the active cells",
         ),
         judge(
             "Gradient descent stays close to the self-consistent dynamics where the theory applies: "
@@ -155,6 +161,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             values=_of(np.max, distance[active | lazy]),
             relation="<=",
             threshold=1.0,
+            null=_of(np.max, (float(here["zero_error"]) * dim ** (w - 1))[active | lazy]),
+            against="a theory that says A = 0, against A*",
         ),
         judge(
             "Training is longer deeper in the active regime: "
@@ -163,6 +171,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation=">=",
             threshold=0.9,
             null=_correlation((1 - w - v)[active], np.random.default_rng(0).permutation(steps[active])),
+            against="steps in random order",
         ),
     ]
 

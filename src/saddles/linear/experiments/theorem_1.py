@@ -99,7 +99,12 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     worst = trajectory["ratio"].max(["time", "side"]).transpose("seed", "width").values
     weak = (trajectory["error"] / trajectory["weak"]).max(["time", "side"]).transpose("seed", "width").values
     start = (trajectory["error"] / trajectory["norm"]).isel(time=0).max("side").transpose("seed", "width").values
+    narrow = trajectory["strong"] * np.sqrt(dim / trajectory["width"])
+    wrong = (trajectory["error"] / np.minimum(trajectory["weak"], narrow)).max(["time", "side"])
+    wrong = wrong.transpose("seed", "width").values
+    nothing = (trajectory["norm"] / trajectory["weak"]).max(["time", "side"]).transpose("seed", "width").values
     wide = widths >= 500 * dim
+    mixed = np.random.default_rng(0).permutation(widths[wide])
     edge = (1 + np.sqrt(dim / widths)) ** 2
     judge = partial(check, paper=PAPER, where="Theorem 1", size=size, relation="<=")
     return [
@@ -108,17 +113,23 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             "log-log slope of the largest ratio against w",
             values=slopes(widths, worst),
             threshold=0.05,
+            null=slopes(widths, wrong),
+            against="a bound with d/w for √(d/w)",
         ),
         judge(
             "‖C−Ĉ‖_op ≤ (1+ε)σ²w for all time: largest error over (1+√(d/w))²σ²w",
             where="Proposition B.1",
             values=(weak / edge).max(axis=1),
             threshold=1.0,
+            null=(nothing / edge).max(axis=1),
+            against="the prediction Ĉ = 0",
         ),
         judge(
             "At the start ‖C−Ĉ‖/‖C‖ falls like w^(−1/2) for w/d ≥ 500: distance of the slope from −1/2",
             values=np.abs(slopes(widths[wide], start[:, wide]) + 0.5),
             threshold=0.05,
+            null=np.abs(slopes(mixed, start[:, wide]) + 0.5),
+            against="widths in random order",
         ),
     ]
 

@@ -135,6 +135,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=-0.25,
             null=np.polyfit(dims, np.log(other), 1)[0],
+            against="the lazy regime",
         ),
         judge(
             "Active: it is reached at the theorem's leading order Δ/(4a_K) d log d: largest |log₂| of their ratio",
@@ -142,12 +143,15 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=1.0,
             null=np.abs(np.log2(other_times / leading)).max(axis=0),
+            against="the lazy regime",
         ),
         judge(
             "Active: t_best/(d log d) is bounded: log-log slope against d",
             values=np.polyfit(dims, np.log(times), 1)[0],
             relation="<=",
             threshold=0.1,
+            null=np.polyfit(dims, np.log(times * dims[:, None]), 1)[0],
+            against="a law without the logarithm, t ∝ d",
         ),
         judge(
             "Active: at a fixed multiple of d log d the test error falls with d, on its way to being small at the "
@@ -156,6 +160,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation="<=",
             threshold=0.0,
             null=np.diff(late_lazy, axis=0).max(axis=0),
+            against="the lazy regime",
         ),
         judge(
             "Lazy: the test error never falls below ⅓ min(‖A*‖², ‖E‖²)/d²: smallest ratio over time",
@@ -164,6 +169,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             relation=">=",
             threshold=1.0,
             null=control,
+            against="the active regime",
         ),
     ]
 

@@ -123,6 +123,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=CLOSE,
             size=size,
             null=others,
+            against="the mean size of a singular value in the place of the largest",
         )
     ]
 

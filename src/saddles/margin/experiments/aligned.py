@@ -112,13 +112,13 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     return [
         judge("gradient flow preserves alignment: largest share of W off the diagonal of U_KᵀWU_Q at any time",
               where="Lemma 5.1", values=trajectory["worst_defect"].values, threshold=1e-8,
-              null=trajectory["unaligned_defect"].values),
+              null=trajectory["unaligned_defect"].values, against="a start that is not aligned"),
         judge("the limit is the max-margin solution: nuclear norm at unit margin above the closed form",
               where="Theorem 5.1", values=trajectory["excess"].values[-1], threshold=1e-3,
-              null=never_smaller(trajectory["excess"].values[0])),
+              null=never_smaller(trajectory["excess"].values[0]), against="the start"),
         judge("the closed form solves (9) and the nuclear norm problem: relative difference from an independent solver",
               where="(9), A.7", values=np.abs(trajectory["solver_apart"].values), threshold=1e-6,
-              null=np.abs(trajectory["moved_apart"].values)),
+              null=np.abs(trajectory["moved_apart"].values), against="the closed form on data that are not aligned"),
     ]  # fmt: skip
 
 

@@ -157,16 +157,16 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     return [
         judge("K and Q apart have the smaller nuclear norm at unit margin: share of instances",
               values=np.mean(smaller(trajectory, "nuclear", "factored", "joint")), relation=">=", threshold=0.95,
-              null=0.5),
+              null=0.5, against="a coin"),
         judge("one joint matrix has the smaller Frobenius norm at unit margin: share of instances",
               values=np.mean(smaller(trajectory, "frobenius", "joint", "factored")), relation=">=", threshold=0.95,
-              null=0.5),
+              null=0.5, against="a coin"),
         judge("nuclear norm of K and Q apart above its optimum at the last norm: median",
               values=np.median(trajectory["factored_nuclear"].values[-1]), relation="<=", threshold=0.01,
-              null=np.median(never_smaller(trajectory["joint_nuclear"].values[-1]))),
+              null=np.median(never_smaller(trajectory["joint_nuclear"].values[-1])), against="one joint matrix"),
         judge("Frobenius norm of one joint matrix above its optimum at the last norm: the worst instance",
               values=trajectory["joint_frobenius"].values[-1], relation="<=", threshold=0.01,
-              null=never_smaller(trajectory["factored_frobenius"].values[-1])),
+              null=never_smaller(trajectory["factored_frobenius"].values[-1]), against="K and Q apart"),
     ]  # fmt: skip
 
 

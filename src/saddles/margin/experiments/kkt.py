@@ -84,11 +84,13 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     return [
         judge("on the solution's support stationarity is D/ln μ, D = max|ln(2|β̂*|/ω₀²)|: median relative error",
               where="A.5, C1, (37)", values=np.median(np.abs(product / level - 1)), relation="<=", threshold=0.1,
-              null=np.median(np.abs(product / np.roll(level, 1) - 1))),
+              null=np.median(np.abs(product / np.roll(level, 1) - 1)), against="D of another instance"),
         judge("complementary slackness with the proof's λ falls: last over first residual", where="A.5, C3",
-              values=left["kkt_slackness"], relation="<=", threshold=0.5, null=left["null_kkt_slackness"]),
+              values=left["kkt_slackness"], relation="<=", threshold=0.5, null=left["null_kkt_slackness"],
+              against="multipliers of another instance"),
         judge("the gap certified by φ/‖Bφ‖∞ falls: last over first", where="A.5",
-              values=left["certified_gap"], relation="<=", threshold=0.5, null=left["null_certified_gap"]),
+              values=left["certified_gap"], relation="<=", threshold=0.5, null=left["null_certified_gap"],
+              against="multipliers of another instance"),
     ]  # fmt: skip
 
 

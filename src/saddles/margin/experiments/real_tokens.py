@@ -94,12 +94,14 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     alone, other = np.isfinite(last["diagonal_l1"]), trajectory["l2_solution_l1"].values
     return [
         judge("K and Q apart have the smaller nuclear norm at unit margin: share of runs that separate",
-              values=_share(last["factored_nuclear"] < last["joint_nuclear"], both), null=0.5),
+              values=_share(last["factored_nuclear"] < last["joint_nuclear"], both), null=0.5,
+              against="a coin"),
         judge("one joint matrix has the smaller Frobenius norm at unit margin: share of runs that separate",
-              values=_share(last["joint_frobenius"] < last["factored_frobenius"], both), null=0.5),
+              values=_share(last["joint_frobenius"] < last["factored_frobenius"], both), null=0.5,
+              against="a coin"),
         judge("a diagonal layer has a smaller ℓ1 norm than the ℓ2 solution: share of runs that separate",
               values=_share(last["diagonal_l1"] < other, alone),
-              null=_share(trajectory["diagonal_l1"].values[0] < other, alone)),
+              null=_share(trajectory["diagonal_l1"].values[0] < other, alone), against="the start"),
     ]  # fmt: skip
 
 

@@ -23,8 +23,20 @@ Thresholds:
 - *Scale.* With three scales, ρ = 1/2 is one exchange of neighbours. The mean over heads and layers of Spearman's ρ
   between scale and final rank must be at least that for ΔKQ in every seed. The paper does not speak of ΔVO: any
   positive mean.
+
+Nulls, all computed from the trajectory:
+
+- *Weights that diffuse.* Both factors of a head take Gaussian random walks from Gaussian weights, to the norm that the
+  change has in the run. Such a change has more than the rank of the initial product, and it does not rise. Heads of the
+  walk have 16 dimensions in a model of 64, at most four a layer, for ratios of stable ranks hardly depend on that.
+- *Measurements in random order*, from the early one on, for gradual change; the luckiest 5 % of 100. A rank that hardly
+  changes is gradual in any order, and then that is no evidence.
+- *Scales in random order*: a run per scale is what is independent, not its heads. Of three scales one order in six is
+  the right one, so a single seed is no evidence.
+- The loss of uniform guesses is 1 by definition.
 """
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
@@ -41,6 +53,10 @@ SMALL_EARLY = 10
 """Steps after which a run of a few hundred is compared with its end."""
 LARGE = ("gpu", "paper")
 """Sizes with thousands of steps."""
+HEAD, MODEL, HEADS = 16, 64, 4
+"""Width of the heads and of the model of weights that diffuse, and most of them per layer."""
+LUCK, ORDERS = 0.05, 100
+"""Share of random orders that a null keeps, its luckiest, and how many are drawn."""
 
 
 def growth(trajectory: xr.Dataset, product: str, early: int = EARLY) -> dict[str, xr.DataArray]:
@@ -59,6 +75,53 @@ def growth(trajectory: xr.Dataset, product: str, early: int = EARLY) -> dict[str
     return {"low": last / first, "rise": last / ranks.isel(time=place), "jump": jumps / last}
 
 
+def diffusing(trajectory: xr.Dataset, product: str, early: int = EARLY) -> dict[str, xr.DataArray]:
+    """`low` and `rise` of `growth` where weights take a random walk to the norm that the change has: the null."""
+    ends = trajectory["frobenius_norm"].sel(product=product).isel(time=-1)
+    begun = (trajectory["initial_singular_value"].sel(product=product) ** 2).sum("index") ** 0.5
+    # With factors (1 + ε·noise) of the initial size the change has norm² 2ε² + ε⁴ of the initial product.
+    norm = (ends / begun).mean("head").transpose("scale", "seed", "layer")
+    amount = np.sqrt(np.sqrt(1 + norm.values.astype(float) ** 2) - 1)
+    steps = trajectory["step"].values
+    share = steps[min(int(np.searchsorted(steps, early)), len(steps) - 1)] / steps[-1]
+    heads = min(trajectory.sizes["head"], HEADS)
+    draw = np.random.default_rng(0)
+    low, rise = np.empty(norm.shape), np.empty(norm.shape)
+    for place in np.ndindex(*norm.shape):
+        k, q, dk, dq, later_k, later_q = draw.normal(size=(6, heads, MODEL, HEAD))
+        first = _stable_rank(k @ np.moveaxis(q, -1, -2))
+        soon = _walked(k, q, np.sqrt(share) * dk, np.sqrt(share) * dq, float(amount[place]))
+        rest = np.sqrt(1 - share)
+        last = _walked(
+            k, q, np.sqrt(share) * dk + rest * later_k, np.sqrt(share) * dq + rest * later_q, float(amount[place])
+        )
+        low[place], rise[place] = last / first, last / soon
+    return {"low": norm.copy(data=low), "rise": norm.copy(data=rise)}
+
+
+def _walked(k: np.ndarray, q: np.ndarray, dk: np.ndarray, dq: np.ndarray, amount: float) -> float:
+    turned = np.moveaxis(q + amount * dq, -1, -2)
+    return _stable_rank(amount * dk @ turned + amount * k @ np.moveaxis(dq, -1, -2))
+
+
+def _stable_rank(matrices: np.ndarray) -> float:
+    """Mean over heads."""
+    values = np.linalg.svd(matrices, compute_uv=False)
+    return float(((values**2).sum(-1) / values[:, 0] ** 2).mean())
+
+
+def jump_in_random_order(trajectory: xr.Dataset, product: str, early: int = EARLY) -> float:
+    """`jump` of `growth`, the worst layer and seed, of measurements in random order: what LUCK of them stay below."""
+    ranks = trajectory["stable_rank"].sel(product=product).mean("head").transpose("time", ...)
+    place = min(int(np.searchsorted(trajectory["step"].values, early)), ranks.sizes["time"] - 1)
+    later = ranks.isel(time=slice(place, None)).values
+    if len(later) < 2:
+        return float("nan")
+    draw = np.random.default_rng(0)
+    jumps = [np.max(np.diff(draw.permutation(later, axis=0), axis=0) / later[-1]) for _ in range(ORDERS)]
+    return float(np.quantile(jumps, LUCK))
+
+
 def growth_claims(
     trajectory: Trajectory, size: str, where: str, rises: Sequence[str] = ("laptop", *LARGE)
 ) -> list[Claim]:
@@ -70,23 +133,31 @@ def growth_claims(
     """
     early = EARLY if size in LARGE else SMALL_EARLY
     key, value = (growth(trajectory, product, early) for product in ("KQ", "VO"))
+    key_walk, value_walk = (diffusing(trajectory, product, early) for product in ("KQ", "VO"))
+    key_jump, value_jump = (jump_in_random_order(trajectory, product, early) for product in ("KQ", "VO"))
+    walk, mixed = "weights that diffuse", "measurements in random order, luckiest 5 %"
     runs, steps = ("scale", "layer"), int(trajectory["step"][-1])
     short = f"judged in runs of at least {LONG:,} steps; this one has {steps:,}" if steps < LONG else ""
     judge = partial(check, paper=PAPER, where=where, size=size)
     in_time = partial(judge, not_applicable=short if size in LARGE else "")
     return [
         judge("The change of W_K W_Qᵀ ends with low rank: stable rank over that of the initial product, worst layer",
-              values=key["low"].max(runs), relation="<=", threshold=0.25),
+              values=key["low"].max(runs), relation="<=", threshold=0.25, null=key_walk["low"].max(runs), against=walk),
         in_time("The stable rank of ΔKQ rises: final over early value, worst layer",
-                values=key["rise"].min(runs), relation=">=", threshold=1.0, sizes=LARGE),
+                values=key["rise"].min(runs), relation=">=", threshold=1.0, sizes=LARGE,
+                null=key_walk["rise"].min(runs), against=walk),
         in_time("The stable rank of ΔKQ rises gradually: largest gain between two measurements over the final value",
-                values=key["jump"].max(runs), relation="<=", threshold=0.25, sizes=LARGE),
+                values=key["jump"].max(runs), relation="<=", threshold=0.25, sizes=LARGE, null=key_jump,
+                against=mixed),
         judge("The change of W_V W_Oᵀ ends below the initial product: ratio of stable ranks, worst layer",
-              values=value["low"].max(runs), relation="<=", threshold=1.0),
+              values=value["low"].max(runs), relation="<=", threshold=1.0, null=value_walk["low"].max(runs),
+              against=walk),
         in_time("The stable rank of ΔVO rises: share of layers in which it ends above its early value",
-                values=(value["rise"] > 1).mean(runs), relation=">=", threshold=0.5, sizes=rises),
+                values=(value["rise"] > 1).mean(runs), relation=">=", threshold=0.5, sizes=rises,
+                null=(value_walk["rise"] > 1).mean(runs), against=walk),
         in_time("The stable rank of ΔVO changes gradually: largest gain between two measurements over the final value",
-                values=value["jump"].max(runs), relation="<=", threshold=0.25, sizes=LARGE),
+                values=value["jump"].max(runs), relation="<=", threshold=0.25, sizes=LARGE, null=value_jump,
+                against=mixed),
         learned(trajectory, size, where),
     ]  # fmt: skip
 
@@ -96,7 +167,8 @@ def learned(trajectory: Trajectory, size: str, where: str) -> Claim:
     guess = np.log(trajectory.attrs["outputs"])
     final = trajectory["train_loss"].isel(time=-1).max("scale") / guess
     words = "The model learns: final training loss over that of uniform guesses"
-    return check(words, paper=PAPER, where=where, size=size, values=final, relation="<=", threshold=0.9)
+    return check(words, paper=PAPER, where=where, size=size, values=final, relation="<=", threshold=0.9,
+                 against="of uniform guesses it is 1 by definition")  # fmt: skip
 
 
 def scale_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
@@ -105,17 +177,36 @@ def scale_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
     end = trajectory["stable_rank"].isel(time=-1)
     low = growth(trajectory, "KQ")["low"]
     edges = end.sel(product="KQ").mean(("layer", "head")).sortby("scale")
+    mixed = "scales in random order, luckiest 5 %"
+    key, value = (_scales_in_random_order(end.sel(product=product)) for product in ("KQ", "VO"))
     return [
         judge("Smaller initialisation, lower final rank of ΔKQ: Spearman's ρ over scales, mean over heads and layers",
-              values=spearman(end.sel(product="KQ")), relation=">=", threshold=0.5),
+              values=spearman(end.sel(product="KQ")), relation=">=", threshold=0.5, null=key[0], against=mixed),
         judge("The final stable rank of ΔKQ at the smallest scale over that at the largest, mean over heads and layers",
-              values=edges.isel(scale=0) / edges.isel(scale=-1), relation="<=", threshold=1.0),
+              values=edges.isel(scale=0) / edges.isel(scale=-1), relation="<=", threshold=1.0, null=key[1],
+              against=mixed),
         judge("ΔKQ ends with low rank at every scale: stable rank over that of the initial product, worst layer",
-              values=low.max(("scale", "layer")), relation="<=", threshold=0.25),
+              values=low.max(("scale", "layer")), relation="<=", threshold=0.25,
+              null=diffusing(trajectory, "KQ")["low"].max(("scale", "layer")), against="weights that diffuse"),
         judge("Smaller initialisation, lower final rank of ΔVO: Spearman's ρ over scales, mean over heads and layers",
-              values=spearman(end.sel(product="VO")), relation=">=", threshold=0.0),
+              values=spearman(end.sel(product="VO")), relation=">=", threshold=0.0, null=value[0], against=mixed),
         learned(trajectory, size, where),
     ]  # fmt: skip
+
+
+def _scales_in_random_order(ranks: xr.DataArray) -> tuple[float, float]:
+    """The worst ρ over seeds, and the worst ratio of the ends, that LUCK of random orders of the scales reach."""
+    ranks = ranks.sortby("scale").transpose("scale", "seed", "layer", "head")
+    orders = [list(order) for order in itertools.islice(itertools.permutations(range(ranks.sizes["scale"])), ORDERS)]
+    rho = np.array([spearman(ranks.copy(data=ranks.values[order])) for order in orders])
+    ends = ranks.mean(("layer", "head")).values
+    ratio = np.array([ends[order[0]] / ends[order[-1]] for order in orders])
+    # Every seed has an order of its own.
+    chosen = np.random.default_rng(0).integers(len(orders), size=(10_000, ranks.sizes["seed"]))
+    seeds = np.arange(ranks.sizes["seed"])
+    return float(np.quantile(rho[chosen, seeds].min(1), 1 - LUCK)), float(
+        np.quantile(ratio[chosen, seeds].max(1), LUCK)
+    )
 
 
 def spearman(ranks: xr.DataArray) -> np.ndarray:
