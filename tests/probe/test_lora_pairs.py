@@ -317,12 +317,9 @@ def test_a_budget_with_biases_states_how_far_it_may_be_from_the_best():
 
     draw, best_found = np.random.default_rng(0), 0
     for _ in range(60):
-        modules = [
-            Sized(
-                np.sort(draw.exponential(size=4))[::-1] + 0.1, 0.0, *draw.integers(1, 5, 2).tolist(), draw.exponential()
-            )
-            for _ in range(3)
-        ]
+        spectra = [np.sort(draw.exponential(size=4))[::-1] + 0.1 for _ in range(3)]
+        sizes = draw.integers(1, 5, (3, 2)).tolist()
+        modules = [Sized(one, 0.0, a, b, draw.exponential()) for one, (a, b) in zip(spectra, sizes, strict=True)]
         budget = int(draw.integers(10, 30))
         found = choose(modules, Rule(budget=budget))
 

@@ -178,12 +178,12 @@ def lora_grow(
 
 
 def _show_reshaped(made: "Reshaped") -> None:
-    frame = made.table()
-    numbers = ("rank", "new rank", "‖ΔW‖", "error", *(["overlap"] if "overlap" in frame else []))
+    overlap = made.overlap
+    numbers = ("rank", "new rank", "‖ΔW‖", "error", *(["overlap"] if overlap is not None else []))
     table = plain_table("module", *numbers, right=numbers)
-    for name, row in frame.iterrows():
-        cells = [str(int(row["rank"])), str(int(row["new_rank"])), f"{row['norm']:.3e}", f"{row['error']:.3e}"]
-        table.add_row(escape(str(name)), *cells, *([f"{row['overlap']:+.3f}"] if "overlap" in frame else []))
+    for name, (old, new) in made.ranks.items():
+        cells = [str(old), str(new), f"{made.norms[name]:.3e}", f"{made.errors[name]:.3e}"]
+        table.add_row(escape(name), *cells, *([f"{overlap[name]:+.3f}"] if overlap is not None else []))
     out.print(table)
     before, after = made.parameters
     say(f"{before:,} parameters became {after:,}; relative error of the whole change {made.error:.2e}")

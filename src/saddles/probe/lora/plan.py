@@ -290,10 +290,12 @@ class LoraPlan:
             left = tuple(LeftOut(**row) for row in facts["left_out"])
             saved = tuple(Saved(**row) for row in facts.get("saved", ()))
             curve = tuple(UniformRank(**row) for row in facts.get("curve", ()))
-            names = [facts[name] for name in ("asked", "base", "tuned")]
             measured = tuple(Measured(**row) for row in facts.get("measured", ()))
             known = facts.get("architecture", "")
-            return cls(*names, rows, left, facts["task"], facts["gap"], saved, curve, known, measured)
+            return cls(
+                facts["asked"], facts["base"], facts["tuned"], rows, left, facts["task"], facts["gap"], saved, curve,
+                known, measured,
+            )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SaddlesError(f"The plan cannot be read ({error}). Make it again with `saddles lora plan`.") from error
 

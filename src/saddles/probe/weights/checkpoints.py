@@ -253,7 +253,7 @@ def _read_safe(home: _Home, rows: slice) -> Tensor:
     try:
         with home.file.open("rb") as stream:
             stream.seek((home.begin or 0) + first * row)
-            if raw.numel() and stream.readinto(memoryview(raw.numpy())) != raw.numel():
+            if raw.numel() and stream.readinto(raw.numpy().data) != raw.numel():
                 raise _broken(home.file, EOFError("the file ends too early"))
     except OSError as error:
         raise _broken(home.file, error) from error
