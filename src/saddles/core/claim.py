@@ -130,7 +130,7 @@ def read_claims(file: Path) -> list[Claim]:
     for row in rows:
         facts = {key: empty if value is None else value for key, value in row.items()}
         there = {key: kind for key, kind in _OPTIONAL.items() if key in facts}
-        check_types(facts, _TYPES | there, str(file), hint)
+        check_types(facts, {**_TYPES, **there}, str(file), hint)
         words = facts["relation"] in get_args(Relation) and facts["verdict"] in get_args(Verdict)
         if not words or set(facts) - set(Claim.__dataclass_fields__):
             raise SaddlesError(f"{file} has a claim that this version cannot read. {hint}.")

@@ -120,8 +120,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         measured["speed"].append(min(_speed_up(values[:, i], threshold) for i in range(rank)))
         measured["null speed"].append(min(_speed_up(lazy[:, i], threshold) for i in range(rank)))
         best = float(descent["test_error"].argmin("time"))
-        order = np.arange(len(ends))
-        for null, modes in (("", order), ("null ", draw.permutation(order))):
+        for null, modes in (("", list(range(len(ends)))), ("null ", draw.permutation(len(ends)).tolist())):
             signal, rest = modes[:rank], modes[rank:]
             last = max(_reach(values[:, i], 0.9 * ends[i]) for i in signal)
             half = max(_reach(values[:, i], max(0.5 * ends[i], threshold)) for i in signal)
