@@ -113,7 +113,7 @@ class Records(_Markdown):
 
 
 def _common(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key not in ("records", "versions", "origin")}
+    return {key: value for key, value in found.items() if key not in ("records", "versions", "origin", "types")}
 
 
 def _record_lines(record: dict[str, Any]) -> list[str]:
@@ -195,11 +195,27 @@ def count_lines(found: dict[str, Any]) -> list[str]:
     return [*lines, "", "Those that fail:", "", *fails, ""]
 
 
+def family_lines(types: dict[str, dict[str, Any]]) -> list[str]:
+    """Markdown of what the self-check said of every type of model, the same outcomes together."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, row in types.items():
+        kinds = dict.fromkeys(row.get("verdict", ()))
+        what = " · ".join(kinds) if kinds else "refused" if row.get("refused", "no attention") != "no attention" else ""
+        how = row.get("adapter") or row.get("refused") or row["skipped"]
+        rows.setdefault((what or ("skipped" if "skipped" in row else "no attention"), how), []).append(f"`{name}`")
+    lines = ["| verdict of its blocks | adapter, or reason | types |", "|---|---|---|"]
+    order = sorted(rows.items(), key=lambda row: (row[0][0] in ("skipped", "no attention"), row[0]))
+    return lines + [f"| {safe(what)} | {safe(how)} | {', '.join(names)} |" for (what, how), names in order]
+
+
 def _links(app: Any, docname: str, source: list[str]) -> None:
     source[0] = LINK.sub(r"{record}`\1 <\2>`", source[0])
     if docname == "claims":  # a section for each lab, also for one that comes tomorrow
         labs = dict.fromkeys(name.partition("/")[0] for name in read("claims.json")["records"] if "/" in name)
         source[0] += "".join(f"\n## {lab}\n\n```{{claims}} {lab}\n```\n" for lab in labs)
+
+    if docname == "families":
+        source[0] += "\n" + "\n".join(family_lines(read("families.json")["types"])) + "\n"
 
 
 def setup(app: Any) -> dict[str, bool]:

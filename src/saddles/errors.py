@@ -49,6 +49,6 @@ class MissingDataError(SaddlesError):
 
 
 def shown(value: object) -> str:
-    """The repr of a value, cut where it is long."""
-    text = repr(value)
+    """The repr of a value in one line, cut where it is long."""
+    text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -10,14 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+import fuzz_constructors
 import grid_experiment
 import pytest
 import toy_experiment
 from damage import SEED
 
-from saddles import cli
+from saddles import cli, linear
 from saddles.core import experiment
 from saddles.core.run import run_experiment
+from saddles.core.validation import _misfit
 from saddles.sweeps import embedded
 from saddles.sweeps.api import sweep
 
@@ -103,7 +105,23 @@ WORDS = ["run", "sweep", "show", "compare", "export", "list", "toy/decay", "toy/
          "made", "made/run.json", "made/trajectory.zarr", "runs"]  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.attack)])
+@pytest.mark.parametrize("count", [400, pytest.param(2500, marks=pytest.mark.attack)])
+def test_constructors_raise_nothing_but_ours(count):
+    """Outside pytest, which checks the types of arguments and would refuse most of them first."""
+    words = [sys.executable, fuzz_constructors.__file__, str(count), str(SEED)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}ATTACK_SEED={SEED}"
+
+
+def test_the_message_names_the_argument():
+    told = _misfit(linear.Sensing, {"measurements": "many"}, TypeError())
+    assert str(told) == "`measurements` must be a whole number; got 'many'."
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
+        linear.Sensing(3, nothing=1)  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2500, marks=pytest.mark.attack)])
 def test_no_words_give_a_traceback(command, count):
     run_experiment(toy_experiment.ROW, out="made")
     draw = random.Random(SEED)

@@ -128,6 +128,17 @@ def test_every_flipped_bit_is_told(tmp_path, count, monkeypatch):
     assert flips(store, count, lambda: load(store)) == count, f"ATTACK_SEED={SEED}"
 
 
+def test_a_flipped_end_of_a_line_in_the_checksums_is_told(tmp_path, monkeypatch):
+    """One of its bits makes it another character at which Python ends lines."""
+    monkeypatch.setattr("saddles.runtime.checksums.LOOK_SECONDS", 0.0)
+    list_ = save(sample(), tmp_path / "t.zarr") / ".checksums"
+    whole = list_.read_bytes()
+    for at in [k for k, letter in enumerate(whole) if letter == ord("\n")]:
+        list_.write_bytes(whole[:at] + b"\x0b" + whole[at + 1 :])
+        with pytest.raises(SaddlesError, match="damaged"):
+            load(list_.parent)
+
+
 def test_every_deleted_file_is_told(tmp_path):
     store = save(sample(), tmp_path / "t.zarr")
     for file in [p for p in store.rglob("*") if p.is_file() and p.name != ".checksums"]:

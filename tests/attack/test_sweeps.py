@@ -141,8 +141,9 @@ def test_an_error_text_that_is_not_utf8_is_kept_and_the_sweep_goes_on():
 
 
 def test_a_sweep_with_a_setting_that_is_not_a_number_is_resumed():
-    done = sweep(grid_experiment.ROW, {"rate": [1.0, 2.0]}, changes={"wait": 0.0, "levels": [float("nan")]},
-                 out="s", on="serial")  # fmt: skip
+    # The number itself, too: lists with the same NaN object are equal for Python, numbers never.
+    changes = {"rate": float("nan"), "levels": [float("nan")]}
+    done = sweep(grid_experiment.ROW, {"points": [3, 4]}, changes=changes, out="s", on="serial")
     assert not done.failed
     assert len(sweep(grid_experiment.ROW, resume="s", on="serial", retry=True).rows) == 2
     nan = sweep(grid_experiment.ROW, {"levels": [[1.0], [float("nan")]]}, out="t", on="serial")

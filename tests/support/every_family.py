@@ -225,10 +225,12 @@ def main(target: str) -> None:
         "machine": f"transformers {transformers.__version__}, torch {torch.__version__}",
         "date": datetime.date.today().isoformat(),
         "values": {"types": len(rows), **counts(rows)},
-        "families": rows,
     }
-    whole = {"origin": "written by the command", "records": {"families": record}}
-    Path(target).write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    whole = {"origin": "written by the command", "records": {"families": record}, "types": rows}
+    lines = [f"  {json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()]
+    head = json.dumps({**whole, "types": {}}, indent=1, ensure_ascii=False)
+    body = head.replace('"types": {}', '"types": {\n' + ",\n".join(lines) + "\n }")
+    Path(target).write_text(body + "\n")
 
 
 def counts(rows: dict[str, dict[str, Any]]) -> dict[str, int]:

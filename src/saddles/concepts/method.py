@@ -28,7 +28,7 @@ from saddles.concepts.simulate import (
 from saddles.concepts.task import Identity
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.trajectory import Trajectory
-from saddles.core.validation import check_keep
+from saddles.core.validation import arguments_explained, check_keep
 from saddles.errors import SaddlesError
 from saddles.runtime.precision import in_double_precision
 
@@ -72,6 +72,7 @@ class SampleMethod(Protocol):
         ...
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class SGD:
     """Mini-batch gradient descent on the samples, reshuffled each epoch.
@@ -173,6 +174,7 @@ class Schedule:
     wanted: np.ndarray
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class Batch:
     """Networks of one shape that are trained by one method on tasks of one shape.

@@ -15,7 +15,7 @@ from saddles.concepts.simulate import DrawnLayers, factor_dynamics, is_linear, n
 from saddles.concepts.task import Identity
 from saddles.core.status import FINISHED, Status
 from saddles.core.trajectory import Trajectory
-from saddles.core.validation import check_keep
+from saddles.core.validation import arguments_explained, check_keep
 from saddles.errors import SaddlesError
 from saddles.protocols import AXIS, ArrayLike
 from saddles.runtime.device import on_device
@@ -82,6 +82,7 @@ class Trainable(ABC):
             return find(self.dynamics(task, seed, precision))
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class OneLayer(Trainable):
     """f(x) = W x.
@@ -126,6 +127,7 @@ class OneLayer(Trainable):
         return to_trajectory(task, path.times, jacobian=path.saved["jacobian"], keep=keep, coords=path.coords, **facts)
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class SymmetricTwoLayer(Trainable):
     """f(x) = U Uᵀ x, section 4.2: d × d' factor U, Jacobian W = U Uᵀ.
@@ -235,6 +237,7 @@ class SymmetricTwoLayer(Trainable):
         )  # fmt: skip
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class MLP(Trainable):
     """A fully connected network d → widths → d.

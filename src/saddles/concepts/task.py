@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 
@@ -15,6 +16,7 @@ _DATA, _ROTATION, _SHUFFLE = 20, 21, 22
 Numbers = Sequence[float] | Sequence[int] | np.ndarray
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class Identity:
     """Learn the identity on a Gaussian mixture with one cluster per concept.

@@ -13,7 +13,7 @@ from saddles.concepts.observe import PAPER_CLOCK, to_trajectory
 from saddles.concepts.task import Identity
 from saddles.core.status import FINISHED, Status
 from saddles.core.trajectory import Trajectory
-from saddles.core.validation import check_keep
+from saddles.core.validation import arguments_explained, check_keep
 from saddles.errors import SaddlesError
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
@@ -36,6 +36,7 @@ class _Started(Protocol):
     def start(self, task: Identity, seed: int = 0) -> object: ...
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class OneLayerTheory:
     """Theorem 4.1, exact for gradient flow on f = W z from any W(0).
@@ -89,6 +90,7 @@ class OneLayerTheory:
         return task.to_concepts(np.asarray(start))
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class TwoLayerTheory:
     """Gradient flow of the symmetric pair as an equation for W = UUᵀ (equation 4.3, in gradient time).

@@ -1,6 +1,9 @@
 """Arguments of `simulate` and `predict`, checked the same way in every lab."""
 
-from collections.abc import Iterable, Sequence
+import functools
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar, get_args
 
 import numpy as np
 
@@ -55,3 +58,57 @@ def check_precision(precision: object) -> None:
     """Refuse anything but the two floating-point types."""
     if precision not in PRECISIONS:
         raise SaddlesError.must_be("precision", "'float64' or 'float32'", precision)
+
+
+Made = TypeVar("Made")
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+"""How messages call the plain types."""
+
+
+def arguments_explained(kind: type[Made]) -> type[Made]:
+    """Decorate a class: whatever its constructor raises because of an argument becomes one sentence.
+
+    Nothing is checked where the constructor succeeds. Arguments that are missing, or that it does not have, stay
+    Python's own TypeError, which names them.
+    """
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def init(self: Made, *words: object, **named: object) -> None:
+        try:
+            make(self, *words, **named)
+        except SaddlesError:
+            raise
+        except Exception as error:
+            try:
+                given = inspect.signature(make).bind(self, *words, **named).arguments
+            except TypeError:
+                raise error from None
+            raise _misfit(kind, given, error) from error
+
+    kind.__init__ = init
+    return kind
+
+
+def _misfit(kind: type, given: Mapping[str, object], error: Exception) -> SaddlesError:
+    """Name the first argument whose plain type is another one, else what was raised."""
+    hints = {name: parameter.annotation for name, parameter in inspect.signature(kind).parameters.items()}
+    for name, value in given.items():
+        hint = hints.get(name)
+        plain = [one for one in (get_args(hint) or (hint,)) if one in (*_WORDS, type(None))]
+        if len(plain) == len(get_args(hint) or (hint,)) and not any(_is(value, one) for one in plain):
+            what = " or ".join(_WORDS.get(one, "None") for one in plain if not (one is int and float in plain))
+            return SaddlesError.must_be(name, what, value)
+    first = next(iter(str(error).splitlines()), "")
+    return SaddlesError(
+        f"{kind.__name__} cannot be made of these arguments ({type(error).__name__}: {first}). See its documentation."
+    )
+
+
+def _is(value: object, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, kind)

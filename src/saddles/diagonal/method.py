@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from saddles.core.status import CONVERGED, FINISHED, Ending, Status
+from saddles.core.validation import arguments_explained
 from saddles.diagonal.risk import Risk
 from saddles.diagonal.scale import LogAlpha, warn_moved
 from saddles.errors import SaddlesError
@@ -106,6 +107,7 @@ class CrossedPath(Path[np.ndarray]):
         }
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class Flow:
     """Gradient flow from u(0), v(0) = α(u₀, v₀), in exact log-scale coordinates, plateaus crossed.
@@ -190,6 +192,7 @@ class Flow:
         return GradientFlow(until, rtol=self.tolerance, max_steps=self.max_steps).follow(own, times)
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class Descent:
     """Gradient descent in the weights themselves, on the full batch or on random batches.

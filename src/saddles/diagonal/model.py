@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import arguments_explained
 from saddles.diagonal.network import Beta, Network, Weights
 from saddles.diagonal.scale import LogAlpha, check_log_alpha
 from saddles.diagonal.simulate import common_clock, full_problem, train_full
@@ -37,6 +38,7 @@ def _check_size(value: int, name: str) -> None:
         raise SaddlesError.must_be(name, "a whole number of at least 1", value)
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class Diagonal(Network):
     """A network given by a function.
@@ -68,6 +70,7 @@ class Diagonal(Network):
         return self.function(beta, inputs)
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class LinearDiagonal(Network):
     """The linear diagonal network: f(x) = Σ u_i v_i x_i.
@@ -113,6 +116,7 @@ def attend(
     return jnp.einsum("snm,smd->snd", jax.nn.softmax(logits, axis=-1), states) * value_output[None, None, :]
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class AttentionHead(Network):
     """One attention head with diagonal weights: smax(X diag(k) Xᵀ) X diag(o), β = [k, o].
@@ -151,6 +155,7 @@ class AttentionHead(Network):
         return draw.normal(size=(samples, tokens, self.dim))
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class DiagonalTransformer(Network):
     """The transformer of Example 3.2 with diagonal attention weights, only these trained.
@@ -244,6 +249,7 @@ def _transformer(dim: int, layers: int, heads: int, feedforward: int, seed: int)
     return DiagonalTransformer(dim, layers, heads, feedforward, seed=seed)
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class FullHead:
     """One attention head with full matrices W_K, W_Q, W_V, W_O in R^{d×d'}: (1) as it is.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
@@ -80,6 +81,7 @@ def check_task(task: object, model: object) -> Task:
     return task  # type: ignore[return-value]
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class Supervised:
     """Given inputs and targets: L = mean over samples of loss(output, target).
@@ -107,6 +109,7 @@ class Supervised:
         object.__setattr__(self, "targets", targets)
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class TeacherStudent:
     """Gaussian inputs labelled by a teacher of the student's own kind.

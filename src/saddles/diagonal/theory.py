@@ -11,6 +11,7 @@ import numpy as np
 
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.trajectory import Trajectory, Variable
+from saddles.core.validation import arguments_explained
 from saddles.diagonal.observe import to_trajectory
 from saddles.diagonal.rest import ZERO, Rest, flow_to_rest
 from saddles.diagonal.risk import Risk, check_network, risk_of
@@ -33,6 +34,7 @@ BEFORE = 1e-9
 """A prediction without `times` is saved this part before each jump, so that a line through its points is a stair."""
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class Incremental:
     """Incremental learning of a network with diagonal weights (Algorithm 1).

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from itertools import product
 
@@ -27,6 +26,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saddles.explorer import phase_map
+from saddles.explorer.fair_pool import FairPool
 from saddles.explorer.open_page import OpenPage, Plot, draw_all, header
 from saddles.explorer.page import Page
 from saddles.explorer.pages import concepts, diagonal, linear, margin, runs
@@ -165,17 +165,17 @@ class WarmUp:
 
 def _register(pages: Sequence[Page]) -> None:
     """Give each page its address; the first one is also the home page."""
-    pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="explorer")
+    pool = FairPool(WORKERS)
     maps = phase_map.PhaseMaps()
     app.on_shutdown(maps.close)
-    app.on_shutdown(lambda: pool.shutdown(wait=False, cancel_futures=True))
+    app.on_shutdown(pool.close)
     for path, page in [("/", pages[0]), *((f"/{page.name}", page) for page in pages)]:
         ui.page(path)(partial(_open, page, pages, pool, maps))
 
 
-async def _open(page: Page, pages: Sequence[Page], pool: Executor, maps: phase_map.PhaseMaps, request: Request) -> None:
+async def _open(page: Page, pages: Sequence[Page], pool: FairPool, maps: phase_map.PhaseMaps, request: Request) -> None:
     header(page, pages)
-    opened = OpenPage(page, dict(request.query_params), pool)
+    opened = OpenPage(page, dict(request.query_params), pool.share(page.name))
     opened.build()
     if page is linear.PAGE:
         _with_map(opened, maps)

@@ -7,6 +7,7 @@ import numpy as np
 
 from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.linear.observe import observer_of, to_trajectory
 from saddles.linear.simulate import dynamics_of
@@ -18,6 +19,7 @@ from saddles.solvers.dynamics import check_method, horizon_of, instants_of
 from saddles.solvers.ode import SAVED_TIMES
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class TwoLayer:
     """A = W2 W1 with W1: w × d_in, W2: d_out × w, entries i.i.d. N(0, variance).

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
@@ -196,6 +197,7 @@ class LowRank:
         return self.target + self.noise * np.random.default_rng([self.seed, 1]).normal(size=self.shape)
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class Denoising(LowRank):
     """C(A) = ‖A − (A*+E)‖²_F / (d_in d_out): the paper's task."""
@@ -206,6 +208,7 @@ class Denoising(LowRank):
         return Entrywise(self.observed, np.asarray(1 / self.observed.size))
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class Completion(LowRank):
     """C(A) = mean of (A − A* − E)² over the entries seen: matrix completion.
@@ -233,6 +236,7 @@ class Completion(LowRank):
         return Entrywise(self.observed, self.mask / self.mask.sum())
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class Sensing(LowRank):
     """C(A) = mean_i (⟨X_i, A⟩ − ⟨X_i, A*⟩ − e_i)²: matrix sensing.
@@ -261,6 +265,7 @@ class Sensing(LowRank):
         return Measured(self.probes, self.probes @ self.target.ravel() + noise)
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class Regression(LowRank):
     """C(A) = tr((A − A* − E) Σ (A − A* − E)ᵀ)/(d_in d_out): population regression.
@@ -292,6 +297,7 @@ class Regression(LowRank):
         return Correlated(self.observed, sigma, np.asarray(1 / self.observed.size))
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class MatrixCost:
     """Any cost: a JAX function from a d_out × d_in matrix to a number.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.margin.separation import factor, hull
 from saddles.margin.task import Tokens
@@ -42,6 +43,7 @@ class InfeasibleError(SaddlesError):
         self.multipliers, self.residual = multipliers, residual
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class Certified:
     """A solution with its certificate.

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from saddles.core.status import FINISHED, Ending, Status
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.margin.attention import AttentionFlow
 from saddles.margin.certificate import refuse_infeasible
@@ -56,6 +57,7 @@ class MarginPath(Path[State]):
         return super().facts | {"solver_steps": self.accepted, "solver_rejected": self.rejected}
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class MarginFlow:
     """Gradient flow on the exponential loss, followed until the weights have a given norm.

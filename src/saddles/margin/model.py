@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from saddles.core.status import FINISHED, Status
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.margin.attention import AttentionFlow, DiagonalFlow, FactoredFlow, JointFlow
 from saddles.margin.simulate import State, dynamics_of, train
@@ -81,6 +82,7 @@ def _check_scale(scale: ArrayLike) -> None:
         raise SaddlesError.must_be("scale", "a positive number", scale, "Try 0.01")
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class DiagonalAttention(AttentionModel):
     """K = diag(ξ_k), Q = diag(ξ_q), β = ξ_k ⊙ ξ_q, started at ξ_k = √2 ω₀, ξ_q = 0 (paper, (5)).
@@ -111,6 +113,7 @@ class DiagonalAttention(AttentionModel):
         return DiagonalFlow(task, LogScale.from_weights(*self.start(task))), np.zeros(len(task.left))
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class FactoredAttention(AttentionModel):
     """Full K and Q of shape (dim, rank), W = KQᵀ.
@@ -156,6 +159,7 @@ class FactoredAttention(AttentionModel):
         return FactoredFlow(task, key.shape[1]), start
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False)
 class JointAttention(AttentionModel):
     """W trained as one matrix, from W = 0."""

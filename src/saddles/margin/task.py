@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int
 
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.margin import generate
 from saddles.margin.separation import Constraints, separation
@@ -29,6 +30,7 @@ Places = Int[np.ndarray, "sequence"]
 Coordinates = Float[np.ndarray, "coordinate"]
 
 
+@arguments_explained
 @dataclass(frozen=True, eq=False, init=False)
 class Tokens:
     """Sequences X_i, queries z_i, labels y_i = ±1 and the head v.

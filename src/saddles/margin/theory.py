@@ -5,12 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.margin.convex import METHODS, PROBLEMS, RENAMED, max_margin
 from saddles.margin.observe import describe_weights, to_trajectory, weights_variable
 from saddles.margin.task import Tokens, check_task
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class MaxMargin:
     """The limit of W/μ(W): the solution of a max-margin problem.

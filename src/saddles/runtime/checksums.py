@@ -123,7 +123,10 @@ def _read(folder: Path) -> dict[str, _Expected]:
     rows: dict[str, _Expected] = {}
     waiting: dict[str, _Expected] = {}
     try:
-        for line in text[: text.rfind(b"\n") + 1].decode().splitlines():
+        lines, tail = text[: text.rfind(b"\n") + 1], text[text.rfind(b"\n") + 1 :]
+        if tail.startswith(COMMIT.encode()) and tail != COMMIT.encode():  # no line that was cut short looks like this
+            raise ValueError
+        for line in lines.decode().split("\n")[:-1]:  # not `splitlines`, which ends lines at other characters too
             found, _, name = line.partition(" ")
             if found == COMMIT and not name:
                 for row in waiting.values():

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from saddles.core.status import CONVERGED, FINISHED, Ending, Status
+from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
@@ -19,6 +20,7 @@ from saddles.solvers.dynamics import Dynamics, Path, State
 from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class GradientFlow:
     """Gradient flow θ' = −∇L(θ), integrated adaptively.
@@ -80,6 +82,7 @@ class GradientFlow:
         )
 
 
+@arguments_explained
 @dataclass(frozen=True)
 class GradientDescent:
     """Full-batch gradient descent θ ← θ − rate·∇L(θ), all parameters updated at once.
