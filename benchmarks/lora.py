@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from saddles.probe.lora.plan import rank_of
+from saddles.probe.lora.ranks import rank_of
 from saddles.probe.weights.weight_change import WeightChange, factors, misfit, singular_values
 
 SHAPES = {"GPT-2 small c_attn": (768, 2304), "GPT-2 small c_fc": (768, 3072), "2048-wide MLP": (2048, 5504)}
@@ -49,7 +49,7 @@ def plain(dense: torch.Tensor) -> tuple[int, float]:
 
 
 def ours(part: WeightChange) -> tuple[int, float]:
-    rank = rank_of(singular_values(part), ENERGY)
+    rank = rank_of(singular_values(part) ** 2, ENERGY)
     return rank, misfit(part, *factors(part, rank))
 
 

@@ -229,8 +229,9 @@ def test_smoothed_noise_falls_in_a_line_and_is_not_evidence():
     draw = np.random.default_rng(5)
     noise = made([lambda s: tuple(draw.uniform(size=(2, len(s))))])
     plain, smooth = slowing_claims(noise, "gpu")[1:3]
-    assert smooth.null > plain.null
-    assert smooth.null > 0.5
+    assert smooth.null is not None
+    assert plain.null is not None
+    assert smooth.null > max(plain.null, 0.5)
     assert smooth.verdict != "holds"
 
 

@@ -30,8 +30,9 @@ class Block(nn.Module):
     def __init__(self, between: str = "", eager: bool = False) -> None:
         super().__init__()
         self.num_heads, self.between, self.eager, self.first = HEADS, between, eager, 0
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            setattr(self, name, nn.Linear(WIDTH, WIDTH, bias=between == "bias"))
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(WIDTH, WIDTH, bias=between == "bias") for _ in range(4)
+        )
         if between == "gate":
             self.gate = nn.Linear(WIDTH, WIDTH)
         if between == "norm":

@@ -99,8 +99,8 @@ _ROWS = (
     ("core/dispatch.py", "for depth in range(len(names), 0, -1):", "for depth in range(1, len(names) + 1):", "tests/test_open_verbs.py tests/linear/test_use.py"),
     # probe and LoRA
     ("probe/layouts/adapters.py", "key, value = head // (number // keys), head // (number // values)", "key, value = head % keys, head % values", "tests/probe/test_adapters.py"),
-    ("probe/layouts/adapters.py", "{\"Q\": 3 * head * width, \"K\": (3 * head + 1) * width, \"V\": (3 * head + 2) * width}", "{\"Q\": 3 * head * width, \"V\": (3 * head + 1) * width, \"K\": (3 * head + 2) * width}", "tests/probe/test_adapters.py"),
-    ("probe/layouts/adapters.py", "\"V\": (number + keys + key) * width}", "\"V\": (number + key) * width}", "tests/probe/test_adapters.py"),
+    ("probe/layouts/adapters.py", "\"K\": begin + each, \"V\": begin + each + 1}", "\"V\": begin + each, \"K\": begin + each + 1}", "tests/probe/test_adapters.py"),
+    ("probe/layouts/adapters.py", "\"V\": number + keys + key}", "\"V\": number + key}", "tests/probe/test_adapters.py"),
     ("measures/factored.py", "_triangle(xp.concatenate((left - left_start, left_start), -1))", "_triangle(xp.concatenate((left - left_start, left), -1))", "tests/measures/test_factored.py"),
     ("measures/factored.py", "unit = float(_namespace(stored).finfo(stored.dtype).eps) / 2", "unit = float(_namespace(stored).finfo(stored.dtype).eps) / 200", "tests/measures/test_factored.py"),
     ("measures/factored.py", "entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)", "entropy = -(energy * np.log(np.where(share > 0, share, 1.0))).sum(-1)", "tests/measures/test_factored.py"),

@@ -266,7 +266,9 @@ _registry: list[Adapter] = [
     separate("BERT", "self.query.weight", "self.key.weight", "self.value.weight", "output.dense.weight"),
     separate("ViT", "attention.query.weight", "attention.key.weight", "attention.value.weight", "output.dense.weight"),
     separate("ALBERT", "query.weight", "key.weight", "value.weight", "dense.weight"),
-    separate("DeBERTa v2", *(f"self.{kind}_proj.weight" for kind in ("query", "key", "value")), "output.dense.weight"),
+    separate(
+        "DeBERTa v2", "self.query_proj.weight", "self.key_proj.weight", "self.value_proj.weight", "output.dense.weight"
+    ),
     fused("DeBERTa", "self.in_proj.weight", "output.dense.weight", order="interleaved"),
     separate("DistilBERT, XLM", "q_lin.weight", "k_lin.weight", "v_lin.weight", "out_lin.weight"),
     separate("T5, MPNet", "q.weight", "k.weight", "v.weight", "o.weight"),
