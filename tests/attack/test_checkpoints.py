@@ -62,7 +62,7 @@ def test_hostile_checkpoints_are_one_sentence(series, case):
     for folder in series.iterdir():
         (folder / name).write_text(text)
     if words is None:  # what is no step, or no width, is as good as nothing
-        assert inspect(series, modules=False)["heads"]["step"].values.tolist() == [2]
+        assert inspect(series, modules=False)["heads"]["step"].values.tolist() == [2]  # pyright: ignore[reportAttributeAccessIssue]
         return
     with pytest.raises(SaddlesError, match=words) as told:
         inspect(series, modules=False)

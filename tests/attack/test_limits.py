@@ -54,7 +54,7 @@ def test_workers_are_replaced_after_so_many_cells(monkeypatch, tmp_path):
 
 def test_a_worker_whose_memory_grows_is_replaced(monkeypatch):
     class Old(Worker):
-        pid, closed = 1, False
+        pid, closed = 1, False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
         def __init__(self):
             pass
@@ -78,7 +78,7 @@ def test_limits_need_a_process_that_can_be_ended(limit):
         sweep(ROW, {"rate": [1.0]}, out="s", on="serial", **limit)
     for wrong in (0, -1.0, float("nan")):
         with pytest.raises(SaddlesError, match="must be"):
-            sweep(ROW, {"rate": [1.0]}, out="s", **dict.fromkeys(limit, wrong))
+            sweep(ROW, {"rate": [1.0]}, out="s", **dict.fromkeys(limit, wrong))  # pyright: ignore[reportArgumentType]
     assert not Path("s").exists()
 
 
@@ -89,7 +89,7 @@ class Deserted(Cluster):
         self._address, self._say, self._resources, self._refused = address, say, {}, set()
         self._looked, self._slots, self._alone_since, self._calls = 0.0, 1, None, 0
 
-    def _workers(self):
+    def _workers(self):  # pyright: ignore[reportIncompatibleMethodOverride]
         self._calls += 1
         return {"tcp://there:1": {"nthreads": 1}} if self._calls == 1 else {}
 

@@ -61,7 +61,7 @@ class Disk:
     """Stands before the function that writes files; full while `full` is set."""
 
     def __init__(self, monkeypatch):
-        self.full, real = False, journal.write_row
+        self.full, real = False, journal.write_row  # pyright: ignore[reportPrivateImportUsage]
 
         def write(*args, **more):
             if self.full:
@@ -73,7 +73,7 @@ class Disk:
                 raise SaddlesError("r cannot be written (No space left on device).")
             store(*args, **more)
 
-        store = journal.write_zarr
+        store = journal.write_zarr  # pyright: ignore[reportPrivateImportUsage]
         monkeypatch.setattr(journal, "write_row", write)
         monkeypatch.setattr(journal, "write_zarr", zarr)
 
@@ -114,8 +114,8 @@ def test_a_killed_measuring_process_is_replaced(tmp_path, monkeypatch, times):
     """Killed once, nothing is missing; killed at every measurement, all of it is, and training has not noticed."""
     killed = []
 
-    class Doomed(backends.Worker):
-        def call(self, message):
+    class Doomed(backends.Worker):  # pyright: ignore[reportPrivateImportUsage]
+        def call(self, message):  # pyright: ignore[reportIncompatibleMethodOverride]
             if len(killed) < times:
                 killed.append(self.pid)
                 os.kill(self.pid, signal.SIGKILL)
@@ -190,7 +190,7 @@ def test_a_replaced_parameter_is_followed():
         run.step()
         kept = copy.deepcopy(model)
         run.flush()
-    expected = probe.spectra(kept, start)["heads"]["frobenius_norm"].values[0]
+    expected = probe.spectra(kept, start)["heads"]["frobenius_norm"].values[0]  # pyright: ignore[reportIndexIssue]
     np.testing.assert_allclose(run.result["heads"]["frobenius_norm"].values[1], expected, rtol=1e-6)
     norms = run.result["heads"]["frobenius_norm"].values[:, 0]
     assert (norms[0] > 0).all()
@@ -254,7 +254,7 @@ def test_a_trainer_that_broke_off_trains_again_in_its_folder(tmp_path):
         ranks.begin(model_of(), tmp_path / "r", 0)
         assert ranks.run is not None
         ranks.run.step()
-    ranks.run.finish()
+    ranks.run.finish()  # pyright: ignore[reportOptionalMemberAccess]
     assert steps_of(ranks.result) == [1]
 
 
@@ -300,11 +300,11 @@ def damage_start(folder, text):
 
 
 def other_shapes(folder, text):
-    np.savez(folder / "rows" / "step-2.npz", **{"heads.stable_rank": np.ones(3)})
+    np.savez(folder / "rows" / "step-2.npz", **{"heads.stable_rank": np.ones(3)})  # pyright: ignore[reportArgumentType]
 
 
 def no_numbers(folder, text):
-    np.savez(folder / "rows" / "step-2.npz", **{"heads.stable_rank": np.array(["x"])})
+    np.savez(folder / "rows" / "step-2.npz", **{"heads.stable_rank": np.array(["x"])})  # pyright: ignore[reportArgumentType]
 
 
 def damage_gaps(folder, text):

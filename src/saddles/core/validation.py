@@ -97,7 +97,7 @@ def _misfit(kind: type, given: Mapping[str, object], error: Exception) -> Saddle
     for name, value in given.items():
         hint = hints.get(name)
         plain = [one for one in (get_args(hint) or (hint,)) if one in (*_WORDS, type(None))]
-        if len(plain) == len(get_args(hint) or (hint,)) and not any(_is(value, one) for one in plain):
+        if len(plain) == len(get_args(hint) or (hint,)) and not any(_is(value, one) for one in plain):  # pyright: ignore[reportArgumentType]
             what = " or ".join(_WORDS.get(one, "None") for one in plain if not (one is int and float in plain))
             return SaddlesError.must_be(name, what, value)
     first = next(iter(str(error).splitlines()), "")
