@@ -264,3 +264,37 @@ def test_each_side_of_an_encoder_decoder_has_its_own_count():
     config = {"encoder_attention_heads": 4, "decoder_attention_heads": 2, "num_attention_heads": 4}
     counts = {block[0].attention: len(block) for block in find_layout(shapes, config).layers().values()}
     assert counts == {blocks[0]: 4, blocks[1]: 2, blocks[2]: 2}
+
+
+@pytest.mark.parametrize("script", ["nanoGPT", "Lightning"])
+def test_what_training_scripts_write_beside_the_weights_is_used(tmp_path, script):
+    """Head counts and steps are inside the file; the names carry the prefixes of torch.compile and of a module."""
+    start = small_models.gpt2().state_dict()
+    for step in (0, 250):
+        weights = {name: tensor + 1e-3 * step * torch.randn_like(tensor) for name, tensor in start.items()}
+        stored: dict[str, Any] = {"optimizer": {"state": {}}}
+        if script == "nanoGPT":
+            stored |= {"model": {f"_orig_mod.{name}": value for name, value in weights.items()}, "iter_num": step}
+            stored |= {"model_args": {"n_head": 4, "n_layer": 2}, "config": {"batch_size": 12, "n_head": 99}}
+        else:
+            stored |= {"state_dict": {f"net.{name}": value for name, value in weights.items()}, "global_step": step}
+            stored |= {"hyper_parameters": {"rate": 0.1, "model": {"n_head": 4}}}
+        torch.save(stored, tmp_path / f"{'ab'[step > 0]}.{'pt' if script == 'nanoGPT' else 'ckpt'}")
+    tree: Any = inspect(sorted(tmp_path.iterdir()), modules=False)
+    assert tree["heads"]["step"].values.tolist() == [250]
+    assert tree["heads"].sizes["head"] == 4
+
+
+def test_one_pair_is_no_series_and_mixed_types_are_noted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base = tiny("gpt2")
+    base.save_pretrained("start")
+    planted(base, 1).to(torch.bfloat16).save_pretrained("end")
+    result = CliRunner().invoke(app, ["inspect", "end", "--reference", "start", "--no-modules", "--out", "out"])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "One checkpoint against" in page
+    assert "head-rows" not in page
+    assert "closer checkpoints" not in result.output
+    tree: Any = saddles.load("out/trajectory.zarr")
+    assert any("stored as float32" in note and "bfloat16" in note for note in json.loads(tree.attrs["notes"]))

@@ -76,12 +76,19 @@ def growth_sentences(tree: xr.DataTree) -> list[str]:
         ends = growth["active"].isel(time=-1)
         lines.append(
             f"{product}: counting singular values above {share:g} of the head's largest and above rounding, the rank "
-            f"rose in {int(growth['rises'])} of {growth['gain'].size} head-rows, by one in "
-            f"{100 * float(growth['single']):.0f} % of those and by at most {int(growth['largest_gain'])}; it fell in "
-            f"{100 * float(growth['falls']):.0f} %. At the end it is {float(ends.mean()):.1f} on average "
-            f"({int(ends.min())} to {int(ends.max())})."
+            + (
+                f"rose in {int(growth['rises'])} of {growth['gain'].size} head-rows, by one in "
+                f"{100 * float(growth['single']):.0f} % of those and by at most {int(growth['largest_gain'])}; it fell "
+                f"in {100 * float(growth['falls']):.0f} %. At the end it "
+                if heads.sizes["time"] > 1
+                else "of the change "
+            )
+            + f"is {float(ends.mean()):.1f} on average ({int(ends.min())} to {int(ends.max())})."
         )
-    lines.append("Ranks that appear between the same two rows cannot be distinguished: closer checkpoints tell more.")
+    if heads.sizes["time"] > 1:
+        lines.append(
+            "Ranks that appear between the same two rows cannot be distinguished: closer checkpoints tell more."
+        )
     return lines
 
 
@@ -90,8 +97,12 @@ def _summary(tree: xr.DataTree) -> str:
     steps, count = heads["step"].values, heads.sizes["layer"] * heads.sizes["head"]
     against = tree.attrs.get("reference", "the start")
     matrices = tree["modules"].sizes.get("module", 0)
+    # One pair is no series: its step, 0 where nothing states one, says nothing.
+    series = (
+        f"{len(steps)} checkpoints, steps {int(steps[0])} to {int(steps[-1])}," if len(steps) > 1 else "One checkpoint"
+    )
     return (
-        f"{len(steps)} checkpoints, steps {int(steps[0])} to {int(steps[-1])}, against {against}; {count} heads in "
+        f"{series} against {against}; {count} heads in "
         f"{heads.sizes['layer']} layers, {matrices} matrices; {tree.attrs.get('status', '')}."
     )
 

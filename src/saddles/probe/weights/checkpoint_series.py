@@ -81,6 +81,7 @@ def open_series(
     layout = find_layout(shapes, {**start.config, **(config or {})})
     for point in points:
         _check_names(start, point, layout, notes)
+    notes += _mixed_types([start, *points], layout)
     fingerprints = _fingerprints([start, *points], layout)
     notes += _repeats(start, points, steps, fingerprints, layout, implicit=reference is None)
     return Series(start, tuple(points), tuple(steps), layout, tuple(notes), tuple(fingerprints))
@@ -163,6 +164,17 @@ def _check_names(start: Weights, point: Weights, layout: Layout, notes: list[str
     apart = sorted(set(point.shapes) ^ set(start.shapes))
     if apart:
         notes.append(f"{point.place} and {start.place} differ in {len(apart)} unmeasured tensors ({apart[0]})")
+
+
+def _mixed_types(every: list[Weights], layout: Layout) -> list[str]:
+    """A note where measured tensors are not stored alike along the series: the coarsest type sets the noise."""
+    kinds = {weights.place: frozenset(weights.types[name] for name in layout.parameters()) for weights in every}
+    if len(set(kinds.values())) < 2:
+        return []
+    first = next(iter(kinds.values()))
+    place, other = next((place, kind) for place, kind in kinds.items() if kind != first)
+    words = " and ".join(sorted(first)), " and ".join(sorted(other))
+    return [f"{every[0].place} is stored as {words[0]} and {place} as {words[1]}: rounding differs along the series"]
 
 
 def _fingerprints(every: list[Weights], layout: Layout) -> list[str]:

@@ -31,6 +31,12 @@ TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 NESTS = ("state_dict", "model_state_dict", "model", "module")
 """Keys under which training scripts put the weights in a torch file."""
 
+FACTS = ("config", "model_config", "hyper_parameters", "model_args")
+"""Keys under which they put the settings of the model (nanoGPT the last one, Lightning the third); the last wins."""
+
+COUNTERS = ("global_step", "iter_num", "step")
+"""Keys under which they count steps."""
+
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 """Types of numbers whose changes can be measured."""
 
@@ -185,7 +191,25 @@ def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[s
     if not shapes:
         raise SaddlesError(f"{place} holds no tensors. Give a saved model.")
     step, notes = _step(place)
+    if len(files) == 1 and files[0].suffix in TORCH_ENDINGS:
+        said, counted = _facts(files[0])
+        config, step = {**said, **config}, counted if step is None else step
     return Weights(str(place), shapes, types, partial(_read, homes, {}), config, step, notes)
+
+
+def _facts(file: Path) -> tuple[Config, int | None]:
+    """What a training script wrote beside the weights: settings of the model, and the step."""
+    stored = _load(file)
+    if not isinstance(stored, dict):
+        return {}, None
+    settings: dict[str, object] = {}
+    for key in FACTS:
+        part = stored.get(key)
+        inner = [part, *part.values()] if isinstance(part, dict) else []  # Lightning keeps arguments by their names
+        for one in reversed([row for row in inner if isinstance(row, dict)]):
+            settings |= {str(name): value for name, value in one.items() if isinstance(value, str | int | float | dict)}
+    steps = (stored.get(key) for key in COUNTERS)
+    return settings, next((n for n in steps if type(n) is int and 0 <= n <= MOST_STEPS), None)
 
 
 @dataclass(frozen=True)
