@@ -233,6 +233,7 @@ def test_two_recorders_on_one_folder(tmp_path):
     assert steps_of(run.result) == [1, 2, 3]
 
 
+@pytest.mark.filterwarnings("ignore")  # JAX warns of every fork where another test has loaded it
 def test_a_forked_process_does_not_keep_the_lock(tmp_path):
     """As the workers of a data loader, which live on when the lock is given back."""
     with hold(tmp_path):

@@ -197,7 +197,7 @@ def memorisation_claims(trajectory: Trajectory, size: str) -> list[Claim]:
 
 def _last_over_highest(path: xr.DataArray) -> float:
     error = ((path - 1) ** 2).mean("coordinate").dropna("time")
-    return float(error[-1] / error.max())
+    return float(error[-1] / error.max()) if error.size else float("nan")  # of a run that diverged at once
 
 
 def _lead(trajectory: xr.Dataset, place: int) -> float:

@@ -105,7 +105,9 @@ def _walked(k: np.ndarray, q: np.ndarray, dk: np.ndarray, dq: np.ndarray, amount
 
 
 def _stable_rank(matrices: np.ndarray) -> float:
-    """Mean over heads."""
+    """Mean over heads; NaN of a run that diverged."""
+    if not np.isfinite(matrices).all():
+        return float("nan")
     values = np.linalg.svd(matrices, compute_uv=False)
     return float(((values**2).sum(-1) / values[:, 0] ** 2).mean())
 
