@@ -167,6 +167,7 @@ def test_old_names_warn():
         assert module(model, TASK).reason == concepts.check_assumptions(model, TASK).reason
 
 
+@pytest.mark.slow
 def test_jax_stays_as_the_user_has_it():
     code = (
         "import jax.numpy as jnp, saddles; from saddles import concepts as c; "

@@ -355,6 +355,7 @@ class Euler:
     "method", [Euler(), GradientFlow(), GradientDescent(0.01, 4000)], ids=lambda m: type(m).__name__
 )
 @pytest.mark.parametrize("model", [LinearDiagonal(2, log_alpha=-2.0), FullHead(2, log_alpha=-1.0)], ids=["net", "full"])
+@pytest.mark.slow
 def test_methods_of_other_rooms_train_both_kinds_of_model(model, method):
     task = TeacherStudent(model, 10, 3, seed=1)
     times = np.array([0.0, 1.0, 4.0])

@@ -136,6 +136,7 @@ for wrong in (
     assert "got GradientDescent" in third
 
 
+@pytest.mark.slow
 def test_double_precision_is_left_to_the_user():
     """saddles computes in float64 and leaves JAX as it found it; also with several threads, and lists of seeds."""
     script = """

@@ -73,6 +73,7 @@ def by_dask(dask, tmp_path_factory):
     return sweep(JAX, {"c": [5.0, 20.0]}, seeds=2, size="tiny", changes=SMALL | {"seeds": 1}, out=out, on=dask[0])
 
 
+@pytest.mark.slow
 def test_three_engines_give_the_same_bytes(by_dask, tmp_path):
     """Of a JAX lab; serial in a process of its own, because this one may run XLA with more threads already."""
     options = ["--size", "tiny", "--grid", "c=5,20", "--seeds", "2", "--set", "seeds=1"]

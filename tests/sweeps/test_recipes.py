@@ -70,6 +70,7 @@ def test_the_batch_script_is_bash_with_slurm_options():
     assert all(k < first for k, line in enumerate(lines) if line.startswith("#SBATCH")), "SLURM stops at a command"
 
 
+@pytest.mark.slow
 def test_the_batch_script_runs_a_sweep_and_goes_on_after_its_time_is_up(stubs, tmp_path):
     words = ["toy/grid", "--grid", "rate=1:24:24", "--set", "wait=0.2"]
     file = (tmp_path / "err").open("w")

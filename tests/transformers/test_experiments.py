@@ -68,6 +68,7 @@ def test_kill_and_resume_give_the_uninterrupted_run(tmp_path, monkeypatch):
     assert not (tmp_path / "killed" / "parts").exists()
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(tmp_path):
     """Gradients averaged over two halves of a batch are those of the batch, up to the order of sums."""
     changes = {"width": 8, "layers": 1, "hidden": 8, "epochs": 3.0, "accumulate": 2}
