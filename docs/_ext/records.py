@@ -204,7 +204,8 @@ def family_lines(types: dict[str, dict[str, Any]]) -> list[str]:
         how = row.get("adapter") or row.get("refused") or row["skipped"]
         rows.setdefault((what or ("skipped" if "skipped" in row else "no attention"), how), []).append(f"`{name}`")
     lines = ["| verdict of its blocks | adapter, or reason | types |", "|---|---|---|"]
-    order = sorted(rows.items(), key=lambda row: (row[0][0] in ("skipped", "no attention"), row[0]))
+    last = ("unconfirmed", "refused", "no attention", "skipped")
+    order = sorted(rows.items(), key=lambda row: (last.index(row[0][0]) if row[0][0] in last else -1, row[0]))
     return lines + [f"| {safe(what)} | {safe(how)} | {', '.join(names)} |" for (what, how), names in order]
 
 
