@@ -52,6 +52,9 @@ SAFE_TYPES = {
 Source = str | os.PathLike[str] | torch.nn.Module
 """What `open_weights` takes."""
 
+_Facts = tuple[Config, int | None]
+"""Settings of a model, and its step."""
+
 MOST_STEPS = 2**62
 """A larger number in a name, or in a trainer's state, is no step: a 64-bit coordinate holds it."""
 
@@ -176,8 +179,9 @@ def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[s
     shapes: dict[str, tuple[int, ...]] = {}
     types: dict[str, str] = {}
     homes: dict[str, _Home] = {}
+    facts: list[_Facts] = []
     for file in files:
-        for stored, shape, kind, home in _contents(file):
+        for stored, shape, kind, home in _contents(file, facts):
             name = plain_name(stored)
             if name in shapes:
                 raise SaddlesError(f"{place} holds {name} twice. Save the model again.")
@@ -191,15 +195,13 @@ def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[s
     if not shapes:
         raise SaddlesError(f"{place} holds no tensors. Give a saved model.")
     step, notes = _step(place)
-    if len(files) == 1 and files[0].suffix in TORCH_ENDINGS:
-        said, counted = _facts(files[0])
+    for said, counted in facts[:1]:
         config, step = {**said, **config}, counted if step is None else step
     return Weights(str(place), shapes, types, partial(_read, homes, {}), config, step, notes)
 
 
-def _facts(file: Path) -> tuple[Config, int | None]:
+def _facts(stored: object) -> _Facts:
     """What a training script wrote beside the weights: settings of the model, and the step."""
-    stored = _load(file)
     if not isinstance(stored, dict):
         return {}, None
     settings: dict[str, object] = {}
@@ -227,8 +229,8 @@ def _file_of(home: _Home | None) -> str:
     return home.file.name if home else ""
 
 
-def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str, _Home]]:
-    """Name, shape, type and place of each tensor of a file; no tensor is read."""
+def _contents(file: Path, facts: list[_Facts]) -> list[tuple[str, tuple[int, ...], str, _Home]]:
+    """Name, shape, type and place of each tensor of a file; no tensor is read. Torch files add their facts."""
     if file.suffix == ".safetensors":
         rows = []
         for name, (kind, shape, begin) in _safe_header(file).items():
@@ -236,7 +238,8 @@ def _contents(file: Path) -> list[tuple[str, tuple[int, ...], str, _Home]]:
             rows.append((name, shape, _safe_type(kind), home))
         return rows
     if file.suffix in TORCH_ENDINGS:
-        return [(name, tuple(t.shape), _type_name(t), _Home(file, name)) for name, t in _torch_tensors(file).items()]
+        tensors = _torch_tensors(file, facts)
+        return [(name, tuple(t.shape), _type_name(t), _Home(file, name)) for name, t in tensors.items()]
     raise SaddlesError(f"{file} must end in .safetensors, {' or '.join(TORCH_ENDINGS)}. Convert it to safetensors.")
 
 
@@ -298,7 +301,7 @@ def _broken(file: Path, error: Exception) -> SaddlesError:
     )
 
 
-def _torch_tensors(file: Path) -> dict[str, Tensor]:
+def _torch_tensors(file: Path, facts: list[_Facts] | None = None) -> dict[str, Tensor]:
     """The tensors of a torch file, mapped where the format allows; nothing in it is executed."""
     try:
         stored = _load(file)
@@ -311,6 +314,8 @@ def _torch_tensors(file: Path) -> dict[str, Tensor]:
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
         words = "its bytes are no pickle" if isinstance(error, pickle.UnpicklingError) else words
         raise SaddlesError(f"{file} cannot be read as a torch file ({words}). Copy it again.") from error
+    if facts is not None:
+        facts.append(_facts(stored))
     for key in NESTS:
         if isinstance(stored, dict) and isinstance(stored.get(key), dict):
             stored = stored[key]
