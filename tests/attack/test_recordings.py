@@ -240,12 +240,14 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path):
         child = os.fork()
         if child == 0:
             signal.pause()
+    taken = False
     try:
         with hold(tmp_path):
-            pass
+            taken = True
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+    assert taken
 
 
 def test_a_trainer_that_broke_off_trains_again_in_its_folder(tmp_path):

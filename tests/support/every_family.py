@@ -110,7 +110,9 @@ def _shrink(config: Any) -> None:
             now = getattr(config, name)
             if (name == "head_dim" and now is None) or (isinstance(now, int | float) and not isinstance(now, bool)):
                 setattr(config, name, value)
-        except Exception:
+        except (
+            Exception
+        ):  # a configuration may refuse in any way: its size stays, and `build` then says why it is large
             continue
     types = getattr(config, "layer_types", None)
     if isinstance(types, list) and len(types) > LAYERS:

@@ -99,37 +99,8 @@ def _over(one: float, other: float) -> float:
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
-    """Judge the four sentences about Figure 1."""
-    rank = int(trajectory.attrs["rank"])
-    names = ("agree", "speed", "first", "late", "early")
-    measured: dict[str, list[float]] = {name: [] for name in (*names, *(f"null {name}" for name in names))}
-    draw = np.random.default_rng(0)
-    for _, one in trajectory.groupby("seed"):
-        one = one.squeeze("seed")
-        descent = one.sel(dynamics="descent")
-        allowed = np.sqrt(trajectory.sizes["mode"] / float(one["hidden_units"]))
-        for null, other in (("", one.sel(dynamics="self-consistent")), ("null ", None)):
-            errors = []
-            for name in ("train_error", "test_error"):
-                theory = one[f"lazy_{name}"] if other is None else other[name]
-                errors.append(float(np.abs(descent[name] - theory).max() / descent[name].max()))
-            measured[f"{null}agree"].append(max(errors) / allowed)
-        values = descent["singular_value"].transpose("time", "mode").values
-        lazy = one["lazy_singular_value"].transpose("time", "mode").values
-        ends, threshold = one["limit_value"].values, float(one["threshold"])
-        measured["speed"].append(min(_speed_up(values[:, i], threshold) for i in range(rank)))
-        measured["null speed"].append(min(_speed_up(lazy[:, i], threshold) for i in range(rank)))
-        best = float(descent["test_error"].argmin("time"))
-        for null, modes in (("", list(range(len(ends)))), ("null ", draw.permutation(len(ends)).tolist())):
-            signal, rest = modes[:rank], modes[rank:]
-            last = max(_reach(values[:, i], 0.9 * ends[i]) for i in signal)
-            half = max(_reach(values[:, i], max(0.5 * ends[i], threshold)) for i in signal)
-            # Of the real modes the first noise mode is the largest of the rest; of any others, whichever is first.
-            first = rest[:1] if not null else rest
-            noise, later = (min(_reach(values[:, i], level * ends[i]) for i in first) for level in (0.5, 0.9))
-            measured[f"{null}first"].append(_over(last, later))
-            measured[f"{null}late"].append(_over(best, noise))
-            measured[f"{null}early"].append(_over(best, half))
+    """Judge the sentences about Figure 1."""
+    measured = _measured(trajectory)
     judge = partial(check, paper=PAPER, where="Figure 1", size=size)
     return [
         judge(
@@ -177,6 +148,41 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=1.0,
         ),
     ]
+
+
+def _measured(trajectory: Trajectory) -> dict[str, list[float]]:
+    """What each claim is judged by, and its null, one number per seed."""
+    rank = int(trajectory.attrs["rank"])
+    names = ("agree", "speed", "first", "late", "early")
+    measured: dict[str, list[float]] = {name: [] for name in (*names, *(f"null {name}" for name in names))}
+    draw = np.random.default_rng(0)
+    for _, one in trajectory.groupby("seed"):
+        one = one.squeeze("seed")
+        descent = one.sel(dynamics="descent")
+        allowed = np.sqrt(trajectory.sizes["mode"] / float(one["hidden_units"]))
+        for null, other in (("", one.sel(dynamics="self-consistent")), ("null ", None)):
+            errors = []
+            for name in ("train_error", "test_error"):
+                theory = one[f"lazy_{name}"] if other is None else other[name]
+                errors.append(float(np.abs(descent[name] - theory).max() / descent[name].max()))
+            measured[f"{null}agree"].append(max(errors) / allowed)
+        values = descent["singular_value"].transpose("time", "mode").values
+        lazy = one["lazy_singular_value"].transpose("time", "mode").values
+        ends, threshold = one["limit_value"].values, float(one["threshold"])
+        measured["speed"].append(min(_speed_up(values[:, i], threshold) for i in range(rank)))
+        measured["null speed"].append(min(_speed_up(lazy[:, i], threshold) for i in range(rank)))
+        best = float(descent["test_error"].argmin("time"))
+        for null, modes in (("", list(range(len(ends)))), ("null ", draw.permutation(len(ends)).tolist())):
+            signal, rest = modes[:rank], modes[rank:]
+            last = max(_reach(values[:, i], 0.9 * ends[i]) for i in signal)
+            half = max(_reach(values[:, i], max(0.5 * ends[i], threshold)) for i in signal)
+            # Of the real modes the first noise mode is the largest of the rest; of any others, whichever is first.
+            first = rest[:1] if not null else rest
+            noise, later = (min(_reach(values[:, i], level * ends[i]) for i in first) for level in (0.5, 0.9))
+            measured[f"{null}first"].append(_over(last, later))
+            measured[f"{null}late"].append(_over(best, noise))
+            measured[f"{null}early"].append(_over(best, half))
+    return measured
 
 
 def _speed_up(values: np.ndarray, threshold: float) -> float:
