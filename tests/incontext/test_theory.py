@@ -54,7 +54,7 @@ def test_algorithm_1_is_a_special_case(seed):
 def test_separate_heads_stage_by_stage():
     """Plateaus to rounding; times within what the start neglects, which falls with it."""
     errors = []
-    for scale in (1e-4, 1e-7):
+    for scale in (1e-2, 1e-4):
         model = Separate(8, 1, scale)
         predicted = saddles.predict(model, TASK, AlternatingFlows(), seed=3)
         np.testing.assert_allclose(predicted["plateau"], TASK.plateaus, rtol=1e-6)
@@ -62,8 +62,8 @@ def test_separate_heads_stage_by_stage():
         middle = (TASK.plateaus[1:] + TASK.plateaus[:-1]) / 2
         seen = np.interp(-middle, -flow["loss"].values, flow["time"].values)
         errors.append(np.abs(predicted["stage_time"].values[1:] / seen - 1).max())
-    assert errors[0] < 5e-3
-    assert errors[1] < 0.02 * errors[0]
+    assert errors[0] < 0.02
+    assert errors[1] < 0.05 * errors[0]
 
 
 def test_merged_heads_drop_once():

@@ -40,7 +40,7 @@ from saddles.core.data import SETS
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
 
-LABS = ("linear", "diagonal", "concepts", "margin", "transformers", "diffusion")
+LABS = ("linear", "diagonal", "concepts", "margin", "incontext", "transformers", "diffusion")
 """Labs that ship with saddles, in the order of `saddles list`."""
 
 SIZES = ("tiny", "laptop", "gpu", "paper")

@@ -1,0 +1,83 @@
+"""Figures of the lab of learning in context."""
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from saddles.figures.style import COLOURS, GREY, MEASURED, THEORY, look, sheet
+
+
+def staircase(trajectory: xr.Dataset) -> Figure:
+    """Loss of separate and of merged heads (left), and the error of the predicted times by start (right)."""
+    clock = trajectory["time"].values
+    with look():
+        figure, ((left, middle, right),) = sheet(1, 3, 13, 4)
+        end, merged_end = (float(trajectory[name][0]) for name in ("end", "merged_end"))
+        left.plot(clock * end, trajectory["loss"].isel(seed=0), color=COLOURS[0], label="gradient flow", **MEASURED)
+        left.step(clock * end, trajectory["predicted_loss"].isel(seed=0), where="post", label="alternating flows",
+                  **THEORY)  # fmt: skip
+        left.set(xlabel="gradient time", ylabel="loss", ylim=(0, None), title="Separate keys and queries")
+        left.legend()
+        middle.plot(clock * merged_end, trajectory["merged_loss"].isel(seed=0), color=COLOURS[1], **MEASURED)
+        for level in trajectory["plateau"].values[0]:
+            middle.axhline(level, color=GREY, linewidth=0.8)
+        middle.set(xlabel="gradient time", ylabel="loss", ylim=(0, None), title="Merged: no pause at these losses")
+        for i, start in enumerate(trajectory["start"].values):
+            one = trajectory.isel(start=i)
+            error = np.abs(one["stage_time"] / one["seen_time"] - 1)
+            right.loglog(one["seen_time"].values.ravel(), error.values.ravel(), "o", color=COLOURS[i],
+                         label=f"start {start:g}", markersize=4)  # fmt: skip
+        right.set(xlabel="time of the drop", ylabel="relative error of the prediction", title="Times, all covariances")
+        right.legend()
+    return figure
+
+
+def order(trajectory: xr.Dataset) -> Figure:
+    """Share of stages that are in order, and that are as predicted, by the closest neighbours of the spectrum."""
+    ratio, seen = trajectory["ratio"].values, trajectory["seen"].values
+    right = (seen == np.arange(seen.shape[1])).mean(axis=1)
+    told = (seen == trajectory["foreseen"].values).mean(axis=1)
+    with look():
+        figure, ((axis,),) = sheet(1, 1, 6.5, 4)
+        axis.plot(ratio, right, "o", color=COLOURS[0], label="largest eigenvalue first", markersize=5)
+        axis.plot(ratio, told, "x", color=COLOURS[3], label="as the theory says for this start", markersize=6)
+        axis.axvline(0.8, color=GREY, linewidth=0.8)
+        axis.set(xlabel="largest ratio of neighbouring eigenvalues", ylabel="share of stages", ylim=(-0.05, 1.08),
+                 title="Order of learning, one mark for each covariance")  # fmt: skip
+        axis.legend(loc="lower left")
+    return figure
+
+
+def lazy_active(trajectory: xr.Dataset) -> Figure:
+    """Loss for every σ²w at the largest width (left), error of the theory over the width (right)."""
+    clock = trajectory["time"].values
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 10.5, 4)
+        for i, threshold in enumerate(trajectory["threshold"].values):
+            one = trajectory.isel(threshold=i, width=-1, seed=0)
+            left.plot(clock, one["loss"], color=COLOURS[i % 7], label=f"σ²w = {threshold:g}", **MEASURED)
+            left.plot(clock, one["predicted_loss"], **THEORY)
+            left.plot(clock, one["lazy_loss"], color=GREY, linewidth=0.9)
+            gap = np.abs(trajectory["predicted_loss"] - trajectory["loss"]).max("time").isel(threshold=i)
+            right.loglog(trajectory["width"], gap.mean("seed"), "o-", color=COLOURS[i % 7])
+        left.set(xlabel="part of the run", ylabel="loss", ylim=(0, 1.1 * trajectory.attrs["start"]),
+                 title="Flow, self-consistent theory (dashed), lazy (grey)")  # fmt: skip
+        left.legend()
+        right.set(xlabel="width w", ylabel="largest distance of the loss", title="Error of the theory")
+    return figure
+
+
+def finite_prompts(trajectory: xr.Dataset) -> Figure:
+    """Loss along descent on prompts (left) and the distance to exact descent (right)."""
+    clock = trajectory["time"].values
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 10.5, 4)
+        for i, batch in enumerate(trajectory["batch"].values):
+            one = trajectory.isel(batch=i)
+            left.plot(clock, one["loss"].isel(seed=0), color=COLOURS[i], label=f"{batch} prompts a step", **MEASURED)
+            right.semilogy(clock[1:], one["distance"].mean("seed")[1:], color=COLOURS[i], **MEASURED)
+        left.plot(clock, trajectory["exact_loss"].isel(seed=0), label="exact", **THEORY)
+        left.set(xlabel="gradient time", ylabel="exact loss", ylim=(0, None), title="Descent on drawn prompts")
+        left.legend()
+        right.set(xlabel="gradient time", ylabel="distance of M, root mean square", title="Distance to exact descent")
+    return figure

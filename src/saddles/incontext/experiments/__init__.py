@@ -1,0 +1,5 @@
+"""The experiments of the lab of learning in context."""
+
+from saddles.incontext.experiments import finite_prompts, lazy_active, order, staircase
+
+EXPERIMENTS = [staircase.EXPERIMENT, order.EXPERIMENT, lazy_active.EXPERIMENT, finite_prompts.EXPERIMENT]
