@@ -141,6 +141,7 @@ def run(
 ) -> None:
     """Run one experiment, judge its claims and draw its figure."""
     from saddles.core.data import use_data
+    from saddles.core.experiment import find
     from saddles.core.run import planned_folder, resume, run_experiment
     from saddles.core.status import Ending, Status
 
@@ -154,6 +155,10 @@ def run(
         assert name is not None
         options = {"size": size, "seed": seed, "changes": _changes(set_ or []), "out": out_, "fresh": fresh}
         folder = planned_folder(name, **options)
+        row = find(name)
+        instead = row.instead(size or row.default, row.at_hand(size or row.default, options["changes"]))
+        if instead:
+            note(f"data: {instead}")
         work = lambda: run_experiment(name, **options | {"out": folder, "planned": True})  # noqa: E731
     try:
         result = work()
@@ -333,6 +338,7 @@ def explore(
 def doctor(data: DataOption = None) -> None:
     """Show versions, devices and the data sets that were found."""
     from saddles.core.data import find_data, use_data
+    from saddles.core.embedded import EMBEDDED, digest
     from saddles.core.provenance import machine, versions
     from saddles.runtime.device import devices
 
@@ -340,6 +346,8 @@ def doctor(data: DataOption = None) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in {**versions(), **machine(), "devices": ", ".join(devices())}.items():
         table.add_row(name, str(value))
+    for name, words in EMBEDDED.items():
+        table.add_row(f"data: {name}", f"{words} (sha256 {digest(name)[:12]}…)")
     for name, place in find_data().items():
         table.add_row(f"data: {name}", str(place) if place else "not found (set SADDLES_DATA or use --data)")
     out.print(table)

@@ -36,7 +36,8 @@ from typing import Any, Generic, Protocol, TypeVar, get_type_hints, runtime_chec
 import numpy as np
 
 from saddles.core.claim import Claim
-from saddles.core.data import SETS
+from saddles.core.data import SETS, find_data
+from saddles.core.embedded import EMBEDDED
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
 
@@ -51,10 +52,15 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Size(Generic[S]):
-    """Settings of an experiment at one size, and about how long they take on two cores (or one GPU)."""
+    """Settings of an experiment at one size, and about how long they take on two cores (or one GPU).
+
+    `without_data` are the settings that change where the data set is not at hand, such as {"source": "digits"}: data
+    that every machine has take its place.
+    """
 
     seconds: float
     settings: S
+    without_data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -146,6 +152,31 @@ class Experiment(Generic[S]):
                 raise SaddlesError.unknown("setting", key, values, of=self.name)
             typed[key] = _like(values[key], value, key)
         return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
+
+    def fallback(self, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What changes, besides `changes`, because a data set is not at hand; {} where it is or was chosen."""
+        changes = changes or {}
+        places = find_data()
+        missing = [name for name in self.data(self.settings(size, changes)) if places.get(name) is None]
+        if not missing or any(name in changes for name in self.needs):
+            return {}
+        return {key: value for key, value in self.sizes[size].without_data.items() if key not in changes}
+
+    def at_hand(self, size: str, changes: Mapping[str, Any] | None = None) -> S:
+        """The settings of a size with some changed, and with embedded data where its own are not at hand."""
+        return self.settings(size, {**self.fallback(size, changes), **(changes or {})})
+
+    def embedded(self, settings: S) -> tuple[str, ...]:
+        """The data sets of `saddles.core.embedded` that these settings use."""
+        values = as_dict(settings)
+        return tuple(values[name] for name in self.needs if values.get(name) in EMBEDDED)
+
+    def instead(self, size: str, settings: S) -> str:
+        """A sentence where these settings use embedded data in place of the size's own; "" where they do not."""
+        usual, mine = self.data(self.sizes[size].settings), self.embedded(settings)
+        if not usual or not mine or self.data(settings):
+            return ""
+        return f"{', '.join(f'{name} ({EMBEDDED[name]})' for name in mine)} instead of {', '.join(usual)}."
 
     def documentation(self) -> dict[str, str]:
         """Setting -> what it is."""

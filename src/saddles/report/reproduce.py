@@ -39,6 +39,9 @@ def reproduce(
     for place, row in enumerate(chosen):
         here = size if size is not None and size in row.sizes else row.default
         say(f"{place + 1}/{len(chosen)} {row.name}, {here}, about {row.sizes[here].seconds:g} s")
+        instead = row.instead(here, row.at_hand(here))
+        if instead:
+            say(f"  data: {instead}")
         sections[place], failures, outcome = _run(row, here, seed, root)
         failed += failures
         say(f"  {outcome}")
