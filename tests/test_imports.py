@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "saddles"
 LABS = {"linear", "diagonal", "concepts", "margin", "incontext", "transformers", "diffusion"}
 ORDER = [
     {"errors", "protocols"}, {"runtime"}, {"core"}, {"solvers"}, {"measures"}, {"figures"}, {"probe"}, {"training"},
-    LABS, {"studies", "sweeps"}, {"report"}, {"explorer"}, {"cli"},
+    LABS, {"networks"}, {"studies", "sweeps"}, {"report"}, {"explorer"}, {"cli"},
 ]  # fmt: skip
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 
@@ -51,7 +51,7 @@ def test_imports_go_one_way(file):
 
 
 @pytest.mark.parametrize(
-    "lab", sorted(p.name for p in SOURCE.iterdir() if p.name in LABS and (p / "theory.py").exists())
+    "lab", sorted(p.name for p in SOURCE.iterdir() if p.name in LABS | {"networks"} and (p / "theory.py").exists())
 )
 def test_theory_and_simulation_share_nothing(lab):
     assert f"saddles.{lab}.simulate" not in _imports(SOURCE / lab / "theory.py")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saddles import linear as linear
     from saddles import margin as margin
     from saddles import measures as measures
+    from saddles import networks as networks
     from saddles import probe as probe
     from saddles import studies as studies
     from saddles import transformers as transformers

@@ -100,7 +100,7 @@ def test_data_are_needed_where_a_setting_names_them(tmp_path, monkeypatch):
     assert row.data(row.settings("laptop")) == ("cifar10",)
     assert row.data(row.settings("laptop", {"source": "my/folder"})) == ()
     with pytest.raises(MissingDataError, match="cifar10"):
-        run_experiment(NAME, size="laptop", out=tmp_path / "here")
+        run_experiment(NAME, size="gpu", out=tmp_path / "here")
     assert not (tmp_path / "here").exists()
 
 

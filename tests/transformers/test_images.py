@@ -36,6 +36,14 @@ def write_npz(folder, name, images, labels):
     np.savez_compressed(folder / name, residual=residuals(images), labels=np.asarray(labels, dtype=np.uint8))
 
 
+def test_digits_are_built_in(monkeypatch):
+    monkeypatch.delenv("SADDLES_DATA", raising=False)
+    images = load_images("digits", classes=10)
+    assert images.train.shape == (1500, 8, 8, 1)
+    assert images.test.shape == (297, 8, 8, 1)
+    assert images.train_labels[:11].tolist() == [*range(10), 0]
+
+
 def test_residuals_come_back_exactly_and_in_order(folder):
     train, test = pictures(10), pictures(3)
     for i in range(5):

@@ -28,6 +28,8 @@ def test_bytes_of_every_source(folder):
     assert bytes(load_text("wikitext2", units="bytes").valid.astype(np.uint8)) == b"or not\n"
     assert len(load_text("wikitext2", units="bytes", most=3).train) == 3
     assert len(load_text(str(folder / "tinyshakespeare.txt"), units="bytes").valid) == 100
+    library = load_text("python", units="bytes", most=1000)
+    assert (len(library.train), len(library.valid), library.name) == (1000, 1000, "python")
 
 
 def test_blocks_leave_out_the_rest():

@@ -1,4 +1,4 @@
-"""Where data sets are found: a folder given with `--data` or in SADDLES_DATA."""
+"""Where data sets are found: a folder given with `--data` or in SADDLES_DATA; two are always there (`embedded`)."""
 
 import os
 from pathlib import Path

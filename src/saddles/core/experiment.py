@@ -28,6 +28,7 @@ torch nor matplotlib is loaded before something runs.
 import dataclasses
 import importlib
 import importlib.metadata
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,8 @@ from typing import Any, Generic, Protocol, TypeVar, get_type_hints, runtime_chec
 import numpy as np
 
 from saddles.core.claim import Claim
-from saddles.core.data import SETS
+from saddles.core.data import SETS, find_data
+from saddles.core.embedded import EMBEDDED
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
 
@@ -50,11 +52,32 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True)
+class Within:
+    """Bounds of a setting, ends included: `Annotated[float, "what it is", Within(-10, 10)]`.
+
+    A setting without it takes finite numbers up to LARGEST; where no size has a number below 1 (of whole numbers) or
+    below 0, neither may a change.
+    """
+
+    low: float
+    high: float
+
+
+LARGEST = 10**9
+"""More than this of anything is a slip of the keyboard."""
+
+
+@dataclass(frozen=True)
 class Size(Generic[S]):
-    """Settings of an experiment at one size, and about how long they take on two cores (or one GPU)."""
+    """Settings of an experiment at one size, and about how long they take on two cores (or one GPU).
+
+    `without_data` are the settings that change where the data set is not at hand, such as {"source": "digits"}: data
+    that every machine has take its place.
+    """
 
     seconds: float
     settings: S
+    without_data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -88,6 +111,10 @@ class Context:
     """part(name, make): a piece of the work, stored when done and not repeated on resume."""
     folder: Folder = field(default=_nowhere, repr=False)
     """folder(name): where a piece keeps checkpoints while it runs, removed at the end; None where nothing is kept."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise SaddlesError.must_be("seed", "at least 0", self.seed)
 
     def seeds(self, count: int) -> list[int]:
         """Independent seeds derived from the one given."""
@@ -145,13 +172,64 @@ class Experiment(Generic[S]):
             if key not in values:
                 raise SaddlesError.unknown("setting", key, values, of=self.name)
             typed[key] = _like(values[key], value, key)
+            self._check_bounds(key, typed[key])
         return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
+
+    def _check_bounds(self, key: str, value: object) -> None:
+        numbers = [number for number in _flat(value) if isinstance(number, int | float)]
+        if not numbers or isinstance(numbers[0], bool):
+            return
+        within = next((mark for mark in self._marks(key) if isinstance(mark, Within)), None)
+        if within is None:
+            usual = [number for size in self.sizes.values() for number in _flat(as_dict(size.settings)[key])]
+            smallest = min((number for number in usual if isinstance(number, int | float)), default=0.0)
+            whole = all(isinstance(number, int) for number in usual)
+            low = -math.inf if smallest < 0 else 1 if whole and smallest >= 1 else 0
+            within = Within(low, max([LARGEST, *(number for number in usual if isinstance(number, int | float))]))
+        for number in numbers:
+            if not (math.isfinite(number) and within.low <= number <= within.high):
+                what = (
+                    f"at most {within.high:,}"
+                    if within.low == -math.inf
+                    else f"between {within.low:,} and {within.high:,}"
+                )
+                raise SaddlesError.must_be(key, what, number)
+
+    def fallback(self, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What changes, besides `changes`, because a data set is not at hand; {} where it is or was chosen."""
+        changes = changes or {}
+        places = find_data()
+        missing = [name for name in self.data(self.settings(size, changes)) if places.get(name) is None]
+        if not missing or any(name in changes for name in self.needs):
+            return {}
+        return {key: value for key, value in self.sizes[size].without_data.items() if key not in changes}
+
+    def at_hand(self, size: str, changes: Mapping[str, Any] | None = None) -> S:
+        """The settings of a size with some changed, and with embedded data where its own are not at hand."""
+        return self.settings(size, {**self.fallback(size, changes), **(changes or {})})
+
+    def embedded(self, settings: S) -> tuple[str, ...]:
+        """The data sets of `saddles.core.embedded` that these settings use."""
+        values = as_dict(settings)
+        return tuple(values[name] for name in self.needs if values.get(name) in EMBEDDED)
+
+    def instead(self, size: str, settings: S) -> str:
+        """A sentence where these settings use embedded data in place of the size's own; "" where they do not."""
+        usual, mine = self.data(self.sizes[size].settings), self.embedded(settings)
+        if not usual or not mine or self.data(settings):
+            return ""
+        return f"{', '.join(f'{name} ({EMBEDDED[name]})' for name in mine)} instead of {', '.join(usual)}."
 
     def documentation(self) -> dict[str, str]:
         """Setting -> what it is."""
+        names = as_dict(next(iter(self.sizes.values())).settings)
+        return {name: str(next(iter(self._marks(name)), "")) for name in names}
+
+    def _marks(self, key: str) -> tuple[object, ...]:
+        """What `Annotated` says of a setting."""
         kind = type(next(iter(self.sizes.values())).settings)
         hints = get_type_hints(kind, include_extras=True) if dataclasses.is_dataclass(kind) else {}
-        return {name: str(next(iter(getattr(hint, "__metadata__", ("",))))) for name, hint in hints.items()}
+        return getattr(hints.get(key), "__metadata__", ())
 
     def data(self, settings: S) -> tuple[str, ...]:
         """The data sets that must be at hand to run with these settings."""
@@ -190,12 +268,26 @@ def registry() -> dict[str, Experiment[Any]]:
     return known | _own
 
 
+def chosen(labs: Sequence[str]) -> list[Experiment[Any]]:
+    """The experiments of some labs, of all where none is named."""
+    rows = list(registry().values())
+    names = sorted({row.lab for row in rows})
+    for lab in labs:
+        if lab not in names:
+            raise SaddlesError.unknown("lab", lab, names)
+    return [row for row in rows if not labs or row.lab in labs]
+
+
 def find(name: str) -> Experiment[Any]:
     """One experiment by name."""
     known = registry()
     if name not in known:
         raise SaddlesError.unknown("experiment", name, known, "`saddles list` shows all of them.")
     return known[name]
+
+
+def _flat(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _like(example: object, value: Any, key: str) -> Any:

@@ -22,6 +22,7 @@ from typing import Any
 import saddles
 from saddles.core.claim import Claim, read_claims, write_claims
 from saddles.core.data import require_data
+from saddles.core.embedded import digest as embedded_digest
 from saddles.core.experiment import Context, Drawing, Experiment, Part, S, as_dict, find, registry
 from saddles.core.provenance import machine, versions
 from saddles.core.status import FINISHED, Ending, Status
@@ -87,7 +88,7 @@ def run_experiment(
     """
     row = find(experiment) if isinstance(experiment, str) else experiment
     size = size or row.default
-    settings = row.settings(size, changes)
+    settings = row.at_hand(size, changes)
     require_data(row.data(settings))
     if planned and out is not None:
         folder = Path(out)
@@ -106,6 +107,7 @@ def resume(folder: str | os.PathLike[str]) -> Run:
     if record is None:
         raise SaddlesError(f"{folder} holds no run.json. Give the folder of an interrupted run.")
     if Status.parse(record["status"]).ok:
+        load(place)  # refuses a trajectory that is gone or damaged
         return _finished(place, record)
     begun, now = record["versions"].get("saddles", "of unknown version"), versions()["saddles"]
     if begun != now:
@@ -153,17 +155,24 @@ def planned_folder(
     """The folder `run_experiment` would write with the same arguments."""
     row = find(experiment) if isinstance(experiment, str) else experiment
     size = size or row.default
-    settings = row.settings(size, changes)
+    settings = row.at_hand(size, changes)
     if out is not None:
         place = Path(out)
         if _first_process() and place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise SaddlesError(f"{out} already exists. Choose another --out, or resume it with --resume.")
         return place
-    first = Path(root) / row.name / identity(row.name, {**as_dict(settings), "size": size}, seed)
+    facts = {**as_dict(settings), "size": size}
+    if row.embedded(settings):  # the sources of another Python are other data
+        facts["data"] = _digests(row, settings)
+    first = Path(root) / row.name / identity(row.name, facts, seed)
     if not fresh:
         return first
     names = (first if k == 1 else first.with_name(f"{first.name}-{k}") for k in itertools.count(1))
     return next(place for place in names if not place.exists())
+
+
+def _digests(row: Experiment[S], settings: S) -> dict[str, str]:
+    return {name: embedded_digest(name) for name in row.embedded(settings)}
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
@@ -210,6 +219,8 @@ def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path
         "machine": machine(),
         "wall_time_s": before.get("wall_time_s", 0.0),
     }
+    if row.embedded(settings):
+        record |= {"data": _digests(row, settings), "data_note": row.instead(size, settings)}
     write_record(folder / "run.json", record)
     began = time.perf_counter()
 
@@ -222,8 +233,13 @@ def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path
             "experiment": row.name, "size": size, "seed": seed, "settings": json.dumps(as_dict(settings)),
             "wall_time_s": spent(),
         }  # fmt: skip
+        if "data" in record:
+            trajectory.attrs |= {"data": json.dumps(record["data"]), "data_note": record["data_note"]}
         claims = row.claims(trajectory, size)
-        _write_results(folder, trajectory, claims, row.figure)
+        drawing = row.figure(trajectory)
+        if size == "tiny":
+            mark_smoke_test(drawing)
+        _write_results(folder, trajectory, claims, drawing)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
@@ -238,13 +254,20 @@ def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path
     return Run(folder, record, claims, computed=True)
 
 
-def _write_results(
-    folder: Path, trajectory: Trajectory, claims: list[Claim], figure: Callable[[Trajectory], Drawing]
-) -> None:
+def mark_smoke_test(drawing: Drawing) -> None:
+    """Say on the figure that size `tiny` only shows that everything runs."""
+    from matplotlib.figure import Figure
+
+    if isinstance(drawing, Figure):
+        words = "size tiny: a smoke test, not a result"
+        drawing.text(0.995, 0.005, words, ha="right", va="bottom", fontsize=8, color="#b3340a")
+
+
+def _write_results(folder: Path, trajectory: Trajectory, claims: list[Claim], drawing: Drawing) -> None:
     shutil.rmtree(folder / "trajectory.zarr", ignore_errors=True)
     save(trajectory, folder / "trajectory.zarr")
     with explained(folder, "Make room, then resume with --resume"):
-        save_drawing(figure(trajectory), folder / "figure")
+        save_drawing(drawing, folder / "figure")
         write_claims(claims, folder / "claims.json")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from saddles.core.data import find_data, require_data
+from saddles.core.embedded import python_text
 from saddles.errors import SaddlesError
 from saddles.margin.task import Tokens
 
@@ -20,7 +21,9 @@ WORD = re.compile(r"[a-z]+")
 
 
 def read_words(name: str, most: int) -> list[str]:
-    """The first words of a data set, in lower case, letters only (`<unk>` and markup fall away)."""
+    """The first words of a data set or of "python", in lower case, letters only (`<unk>` and markup fall away)."""
+    if name == "python":
+        return WORD.findall(python_text().decode("utf-8", errors="replace").lower())[:most]
     require_data((name,))
     place = find_data()[name]
     assert place is not None

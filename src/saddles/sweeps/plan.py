@@ -75,6 +75,8 @@ def make_plan(experiment: Experiment, size: str, changes: Mapping[str, object], 
     both = sorted(set(changes) & set(grid.values))
     if both:
         raise SaddlesError(f"`{both[0]}` is given both as a setting and in the grid. Leave one of them out.")
+    varied = {key: values[0] for key, values in grid.values.items()}
+    changes = {**experiment.fallback(size, {**changes, **varied}), **changes}
     settings = stored(experiment.settings(size, changes))
     return Plan(experiment, size, settings, {key: settings[key] for key in changes}, grid)
 

@@ -1,4 +1,4 @@
-"""Images to train on: CIFAR in its common formats, folders of classes, data sets of the hub, synthetic ones.
+"""Images to train on: embedded digits, CIFAR in its common formats, folders of classes, the hub, synthetic ones.
 
 Nothing is downloaded unless a data set is named with `hf:`, and no pickle is opened.
 """
@@ -10,10 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from saddles.core.embedded import digits
 from saddles.errors import MissingDataError, SaddlesError
 from saddles.transformers.sources import HOW, Part, damaged, data_folder, load_hub, read
 
 INSTEAD = "name a folder with train/ and test/"
+TRAINED = 1_500
+"""Digits that are trained on; the rest test."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +65,19 @@ def load_images(source: str, *, seed: int = 0, classes: int | None = None) -> Im
     """Find images.
 
     Args:
-        source: "cifar10" or "cifar100" (in the data folder: the compact npz files, the JPEG mosaic, or the official
-            binary version), "made" (synthetic, 16 × 16), a folder with train/CLASS/… and test/CLASS/…, or
-            "hf:NAME" for a data set of the Hugging Face hub, which downloads it.
+        source: "digits" (inside the package, 8 × 8, the last 297 for testing), "cifar10" or "cifar100" (in the
+            data folder: the compact npz files, the JPEG mosaic, or the official binary version), "made" (synthetic,
+            16 × 16), a folder with train/CLASS/… and test/CLASS/…, or "hf:NAME" for a data set of the Hugging Face
+            hub, which downloads it.
         seed: of synthetic images.
         classes: how many there must be; None takes what the source has.
     """
     if source == "made":
         images = made(seed)
+    elif source == "digits":
+        pictures, labels = digits()
+        cut = slice(TRAINED), slice(TRAINED, None)
+        images = Images("digits", *(part[side] for side in cut for part in (pictures[..., None], labels)), 10)
     elif source in ("cifar10", "cifar100"):
         images = _cifar(source)
     elif source.startswith("hf:"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from saddles.core.embedded import python_text
 from saddles.errors import MissingDataError, SaddlesError
 from saddles.transformers.sources import HOW, data_folder, load_hub, read
 
@@ -51,8 +52,9 @@ def load_text(source: str, *, units: str = "bpe", seed: int = 0, most: int | Non
     """Find text.
 
     Args:
-        source: "wikitext2", "shakespeare", "enwik8" (in the data folder), "made" (synthetic), a text file (its
-            last tenth validates), or "hf:NAME" for a data set of the hub with a column `text`, which downloads it.
+        source: "python" (the sources of the standard library), "wikitext2", "shakespeare", "enwik8" (in the data
+            folder), "made" (synthetic), a text file (its last tenth validates, as of "python"), or "hf:NAME" for a
+            data set of the hub with a column `text`, which downloads it.
         units: "bpe" for the 50,257 tokens of GPT-2 (its two files in the data folder), "bytes" for 256.
         seed: of synthetic text.
         most: bytes to use of each part; None uses all.
@@ -67,6 +69,8 @@ def load_text(source: str, *, units: str = "bpe", seed: int = 0, most: int | Non
 def _parts(source: str, seed: int) -> tuple[bytes, bytes]:
     if source == "made":
         return _tenth(made(seed).encode())
+    if source == "python":
+        return _tenth(python_text())
     if source.startswith("hf:"):
         return _hub(source.removeprefix("hf:"))
     if source in ("wikitext2", "shakespeare", "enwik8"):

@@ -27,6 +27,8 @@ from saddles.margin.experiments.norm_grid import PAPER, Draws, Grid, each, gathe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PYTHON = {"text": "python"}
+"""What takes the place of WikiText where it is not at hand."""
 TRIES = 50
 """Draws of sequences before the search for separable ones gives up."""
 
@@ -116,10 +118,10 @@ REAL_TOKENS = Experiment(
     name="margin/real-tokens",
     title="Beyond the theorem: the same on word vectors of real text",
     paper=PAPER,
-    needs=("wikitext2",),
+    needs=("text",),
     sizes={
-        "tiny": Size(5, _text(words=30_000, vocabulary=300, n=2, length=4, dim=12, instances=2, until=1e3)),
-        "laptop": Size(45, _text(n=4, length=5, dim=24, instances=20)),
+        "tiny": Size(5, _text(words=30_000, vocabulary=300, n=2, length=4, dim=12, instances=2, until=1e3), PYTHON),
+        "laptop": Size(45, _text(n=4, length=5, dim=24, instances=20), PYTHON),
         "gpu": Size(150, _text(n=6, length=6, dim=32, instances=50)),
         "paper": Size(600, _text(n=8, length=8, dim=48, instances=50)),
     },

@@ -33,7 +33,10 @@ INSTANTS = 24
 class Training:
     """Settings of every training run here."""
 
-    source: Annotated[str, "data set, folder or file to train on; hf:NAME downloads it, made is synthetic"]
+    source: Annotated[
+        str,
+        "data set, folder or file to train on; digits and python are built in, hf:NAME downloads, made is synthetic",
+    ]
     epochs: Annotated[float, "passes through the training data"]
     batch: Annotated[int, "samples per step"]
     rate: Annotated[float, "highest learning rate"]

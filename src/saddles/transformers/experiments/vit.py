@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from saddles import figures, training, transformers
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory
 from saddles.transformers.experiments.runs import PAPER, Prepare, Training, growth_figure, need_torch, train_all
 from saddles.transformers.experiments.verdicts import growth_claims, scale_claims
 from saddles.transformers.images import made
 
 IMAGENET = "transformers/vit-imagenet"
+DIGITS = {"source": "digits", "patch": 2}
+"""What takes the place of CIFAR-10 at size `laptop`: 16 patches too, of an image of 8 × 8 pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class ImageNetSettings(Training, Blocks):
     """A ViT on images that are read while it trains."""
 
     side: Annotated[int, "pixels along the side of an image, after cropping"]
-    test: Annotated[int, "test images that are used, 0 for all"]
+    test: Annotated[int, "test images that are used, 0 for all", Within(0, LARGEST)]
 
 
 def run(settings: Settings, context: Context, *, name: str, optimiser: str) -> Trajectory:
@@ -163,7 +165,7 @@ def _experiment(
         PAPER,
         sizes={
             "tiny": Size(10, _tiny(tiny)),
-            "laptop": Size(80, _laptop(source, laptop, epochs=15.0, seeds=2)),
+            "laptop": Size(80, _laptop(source, laptop, epochs=15.0, seeds=2), DIGITS if source == "cifar10" else {}),
             "gpu": Size(270, _gpu(source, rate, epochs=60.0, seeds=3)),
             "paper": Size(750, _gpu(source, rate, epochs=500.0)),
         },
@@ -193,7 +195,7 @@ EXPERIMENTS: list[Experiment[Any]] = [
         PAPER,
         sizes={
             "tiny": Size(10, _scaled(_tiny(3e-3, epochs=4.0), (1.0, 0.1))),
-            "laptop": Size(80, _scaled(_laptop("cifar10", 1e-3, epochs=10.0))),
+            "laptop": Size(80, _scaled(_laptop("cifar10", 1e-3, epochs=10.0)), DIGITS),
             "gpu": Size(540, _scaled(_gpu("cifar10", 1e-4, epochs=100.0))),
             "paper": Size(2300, _scaled(_gpu("cifar10", 1e-4, epochs=500.0))),
         },

@@ -1,0 +1,63 @@
+"""Training of a fully connected network: its loss, its gradient, and how linear its change is."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from saddles.networks.forward import outputs
+from saddles.networks.observe import Data, half_mean_square
+from saddles.solvers.dynamics import Dynamics
+
+Weights = tuple[Float[Array, "_ _"], ...]
+
+FITTED = 1e-3
+"""A flow has converged when the gradient's norm has fallen to this part of its first value."""
+
+
+class Training(eqx.Module):
+    """What the functions below need besides the weights."""
+
+    data: Data
+    start: Weights
+    gradient: Float[Array, ""]
+    """‖∇L‖ at the start."""
+    activation: str = eqx.field(static=True)
+
+
+def loss(weights: Weights, training: Training) -> Float[Array, ""]:
+    """(1/2n) Σ ‖f(x) − y‖²."""
+    data = training.data
+    return half_mean_square(outputs(weights, data.inputs, training.activation), data.targets)
+
+
+def slope(weights: Weights, training: Training) -> Weights:
+    """−∇L."""
+    return jax.tree.map(jnp.negative, jax.grad(loss)(weights, training))
+
+
+def observe(weights: Weights, training: Training) -> dict[str, Array]:
+    """Losses, accuracy and the linearity of the change so far (NaN at the start)."""
+    data = training.data
+    values = outputs(weights, data.inputs, training.activation)
+    seen = data.scores(values, outputs(weights, data.test_inputs, training.activation))
+    change = jax.tree.map(jnp.subtract, weights, training.start)
+    before, linear = jax.jvp(lambda at: outputs(at, data.inputs, training.activation), (training.start,), (change,))
+    moved = values - before
+    return seen | {"linearity": jnp.linalg.norm(moved - linear) / jnp.linalg.norm(moved)}
+
+
+def _norm(weights: Weights) -> Float[Array, ""]:
+    return jnp.sqrt(sum(jnp.sum(part**2) for part in weights))
+
+
+def _rested(weights: Weights, training: Training) -> Array:
+    return _norm(slope(weights, training)) <= FITTED * training.gradient
+
+
+def dynamics_of(start: Weights, data: Data, activation: str) -> Dynamics[Weights, Training]:
+    """The training problem, ready for a method."""
+    training = Training(data, start, jnp.zeros((), start[0].dtype), activation)
+    first = _norm(slope(start, training))
+    training = Training(data, start, first, activation)
+    return Dynamics(start, training, slope, observe, rested=_rested, pace=float(_norm(start) / first))

@@ -1,0 +1,166 @@
+"""The linearised network: f_lin(x; θ) = f(x; θ₀) + J(x; θ₀)(θ − θ₀), in closed form for squared loss and full batches.
+
+With Θ = JJᵀ over all outputs of all n samples and the loss (1/2n)‖f − y‖²,
+
+    f_t − y = (I − ηΘ/n)^(t/η) (f₀ − y)          descent with rate η, at gradient time t
+    f_t − y = exp(−Θt/n) (f₀ − y)                its flow
+
+and on other inputs f_t = f₀ − Θ' Θ⁻¹ (f₀ − f_t) with the kernel Θ' between them and the training inputs. For other
+losses, or batches, `saddles.networks.beside` trains the linearised network beside the real one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from saddles.core.status import FINISHED
+from saddles.core.trajectory import Trajectory
+from saddles.core.validation import arguments_explained
+from saddles.errors import SaddlesError
+from saddles.networks.observe import Data, data_of, flattened, leaves_of, to_trajectory
+from saddles.networks.task import Regression, check_task
+from saddles.runtime.device import on_device
+from saddles.runtime.precision import in_double_precision
+from saddles.solvers.dynamics import Path
+from saddles.solvers.ode import SAVED_TIMES
+
+MOST_OUTPUTS = 8000
+"""Samples times outputs that are decomposed: 0.5 GB for the kernel, minutes for its eigenvalues."""
+
+AT_ONCE = 64
+"""Columns of the kernel that are computed at a time."""
+
+ENOUGH = 10.0
+"""Time constants of the kernel's median mode after which a prediction without times ends."""
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What the theory reads of a model."""
+
+    def start(self, task: Regression, seed: int = 0) -> tuple[np.ndarray, ...]:
+        """The initial weights."""
+        ...
+
+    def outputs(self, weights: Sequence[Array], inputs: Array) -> Array:
+        """f(x), a JAX function."""
+        ...
+
+
+@arguments_explained
+@dataclass(frozen=True)
+class Linearised:
+    """The network trained as if it were linear in its parameters, in closed form.
+
+    Cost: one backward pass and one Jacobian-vector product for each output of each sample, and the eigenvalues of a
+    symmetric matrix of that size.
+
+    Args:
+        rate: learning rate of gradient descent; None is gradient flow.
+    """
+
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 < self.rate < float("inf"):
+            raise SaddlesError.must_be("rate", "a positive learning rate, or None for gradient flow", self.rate)
+
+    @in_double_precision
+    def predict(
+        self,
+        model: object,
+        task: object,
+        *,
+        times: np.ndarray | None = None,
+        seed: int = 0,
+        keep: Sequence[str] | None = None,
+        device: str | None = None,
+        precision: str = "float64",
+    ) -> Trajectory:
+        """Predict the run of a `Perceptron`, or of any model with `start` and `outputs`.
+
+        Args:
+            times: gradient times; None takes 201 of them until the median mode has been learned. With a rate, powers
+                of I − ηΘ/n are taken at t/η, which need not be whole.
+            keep: `outputs` (time, sample, output) and `test_outputs`.
+        """
+        problem = check_task(task)
+        if isinstance(model, type) or not isinstance(model, Network):
+            raise SaddlesError(f"Linearised predicts models with `start` and `outputs`; got {type(model).__name__}.")
+        if problem.targets.size > MOST_OUTPUTS:
+            raise SaddlesError(
+                f"The kernel of {len(problem.targets)} samples with {problem.shape[0]} outputs is too large (at most "
+                f"{MOST_OUTPUTS} in all). Use fewer samples, or `saddles.networks.beside`."
+            )
+        with on_device(device):
+            data = data_of(problem, keep, precision)
+            weights = leaves_of(model.start(problem, seed), precision)
+            path = self._solve(model, weights, data, times)
+        return to_trajectory(path, problem, model=model, kind="predicted", theory=self, seed=seed)
+
+    def _solve(
+        self, model: Network, weights: tuple[Array, ...], data: Data, times: np.ndarray | None
+    ) -> Path[tuple[Array, ...]]:
+        before, tested = model.outputs(weights, data.inputs), model.outputs(weights, data.test_inputs)
+        kernel, across = kernels(model, weights, data.inputs, data.test_inputs)
+        count = data.inputs.shape[0]
+        values, modes = jnp.linalg.eigh(kernel / count)
+        # The kernel of fewer parameters than outputs has no full rank; what rounding leaves there is no mode.
+        values = jnp.where(values > values.size * jnp.finfo(values.dtype).eps * values[-1], values, 0.0)
+        if times is None:
+            moving = values[values > 0]
+            times = np.linspace(0.0, ENOUGH / float(jnp.median(moving)) if moving.size else 1.0, SAVED_TIMES)
+        left = modes.T @ flattened(before - data.targets)
+        rows = [self._row(float(t), values, modes, left, across, before, tested, data) for t in times]
+        saved = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
+        return Path(times=np.asarray(times, dtype=float), saved=saved, state=weights, status=FINISHED)
+
+    def _row(
+        self,
+        time: float,
+        values: Float[Array, " mode"],
+        modes: Float[Array, "output mode"],
+        left: Float[Array, " mode"],
+        across: Float[Array, "test output"],
+        before: Array,
+        tested: Array,
+        data: Data,
+    ) -> dict[str, Array]:
+        if self.rate is None:
+            kept = jnp.exp(-values * time)
+        else:  # (1 − ηλ)^(t/η); a factor below 0 flips its sign with every step
+            step, steps = 1 - self.rate * values, time / self.rate
+            kept = jnp.abs(step) ** steps * jnp.where(step < 0, jnp.cos(jnp.pi * steps), 1.0)
+        # Σ_k η (1 − ηλ)^k = (1 − (1 − ηλ)^t)/λ, and t where λ = 0.
+        summed = jnp.where(values > 0, (1 - kept) / jnp.where(values > 0, values, 1.0), time)
+        change = modes @ ((kept - 1) * left)
+        moved = -(across @ (modes @ (summed * left))) / data.inputs.shape[0]
+        return data.scores(before + change.reshape(before.shape), tested + moved.reshape(tested.shape))
+
+
+def kernels(
+    model: Network, weights: tuple[Array, ...], inputs: Array, others: Array
+) -> tuple[Float[Array, "output output"], Float[Array, "other output"]]:
+    """The empirical tangent kernel JJᵀ of some inputs, and the one between others and them.
+
+    Column by column, Θ e_i = J(Jᵀe_i): the Jacobian of all parameters is never formed.
+    """
+
+    def value(points: Array, at: tuple[Array, ...]) -> Array:
+        return flattened(model.outputs(at, points))
+
+    @jax.jit
+    def columns(unit: Array) -> tuple[Array, Array]:
+        (direction,) = jax.vjp(partial(value, inputs), weights)[1](unit)
+        here, there = (jax.jvp(partial(value, points), (weights,), (direction,))[1] for points in (inputs, others))
+        return here, there
+
+    size = flattened(model.outputs(weights, inputs)).shape[0]
+    here, there = jax.lax.map(columns, jnp.eye(size, dtype=weights[0].dtype), batch_size=AT_ONCE)
+    return (here + here.T) / 2, there.T

@@ -1,0 +1,200 @@
+"""A torch module as something that can be differentiated both ways."""
+
+import contextlib
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from saddles.errors import SaddlesError
+from saddles.networks.differentiable import Pushed
+from saddles.probe.weights.live_model import plain_name
+
+State = dict[str, Tensor]
+"""Parameters by name."""
+
+Inputs = tuple[tuple[Tensor, ...], dict[str, Tensor]]
+"""What the module is called with."""
+
+
+@dataclass(frozen=True, eq=False)
+class TorchNetwork:
+    """A module in evaluation mode, as a function of its floating-point parameters; all else stays as it is."""
+
+    module: nn.Module
+    inputs: Inputs
+    samples: int
+    fixed: State = field(repr=False)
+    """Buffers of the start."""
+    epsilon: float = float(torch.finfo(torch.float32).eps)
+    memory_errors: tuple[type[Exception], ...] = (RuntimeError,)
+
+    @classmethod
+    def on(cls, module: nn.Module, start: object, batch: object) -> "TorchNetwork":
+        """The module on a batch: a tensor, a tuple of tensors, or a mapping of keywords to tensors."""
+        if not [*module.parameters()]:
+            raise SaddlesError(f"The network, a {type(module).__name__}, has no parameters.")
+        place = next(module.parameters())
+        inputs = _inputs(batch, place.device)
+        counts = {len(tensor) if tensor.ndim else 0 for tensor in (*inputs[0], *inputs[1].values())}
+        if len(counts) != 1 or counts == {0}:
+            raise SaddlesError(f"`batch` must hold at least one sample, as many in each tensor; got {sorted(counts)}.")
+        given = start if isinstance(start, Mapping) else {}
+        buffers = dict(module.named_buffers())
+        fixed = {name: given.get(name, tensor).to(tensor.device) for name, tensor in buffers.items()}
+        kind = torch.float64 if place.dtype == torch.float64 else torch.float32
+        return cls(module, inputs, counts.pop(), fixed, float(torch.finfo(kind).eps))
+
+    def parameters(self, state: object, name: str) -> State:
+        """The module's floating-point parameters from a state dict (or a module), in float32 or wider.
+
+        Args:
+            name: of the argument, for messages.
+        """
+        state = dict(state.named_parameters()) if isinstance(state, nn.Module) else state
+        if not isinstance(state, Mapping):
+            raise SaddlesError.must_be(name, "a state dict of the module", state)
+        tensors = {plain_name(str(key)): value for key, value in state.items() if isinstance(value, Tensor)}
+        found: State = {}
+        for key, own in self.module.named_parameters():  # parameters that are tied come once
+            if not own.is_floating_point():
+                continue
+            value = tensors.get(plain_name(key))
+            if value is None:
+                raise SaddlesError(f"`{name}` has no {key}, which the network has. Give a state dict of this network.")
+            if value.shape != own.shape:
+                raise SaddlesError(
+                    f"`{name}` must have the shapes of the network; {key} has {tuple(value.shape)} and the network has "
+                    f"{tuple(own.shape)}."
+                )
+            wide = torch.float64 if own.dtype == torch.float64 else torch.float32
+            found[key] = value.detach().to(own.device, wide)
+            if not bool(torch.isfinite(found[key]).all()):
+                raise SaddlesError(f"`{name}` holds numbers that are not finite, in {key}. Did the training diverge?")
+        return found
+
+    def _call(self, state: State, rows: slice) -> Tensor:
+        words, named = self.inputs
+        result = torch.func.functional_call(
+            self.module,
+            {**self.fixed, **state},
+            tuple(tensor[rows] for tensor in words),
+            {name: tensor[rows] for name, tensor in named.items()},
+        )
+        result = getattr(result, "logits", result)  # as models of transformers return them
+        result = result[0] if isinstance(result, tuple) else result
+        if not isinstance(result, Tensor) or result.ndim == 0 or len(result) != len(range(*rows.indices(self.samples))):
+            raise SaddlesError(
+                "The network must return a tensor with one row per sample, or an object with such `logits`."
+            )
+        return result.reshape(len(result), -1)
+
+    def values(self, at: State, rows: slice) -> np.ndarray:
+        """f(x; θ) of some samples."""
+        with _evaluating(self.module), torch.no_grad():
+            return _array(self._call(at, rows))
+
+    def push(self, at: State, along: State, rows: slice) -> Pushed:
+        """f(x; θ) and J(x; θ) v."""
+        with _evaluating(self.module), _forward_mode():
+            values, tangent = torch.func.jvp(lambda state: self._call(state, rows), (at,), (along,))
+        return Pushed(_array(values), _array(tangent))
+
+    def pull(self, at: State, weights: np.ndarray, rows: slice) -> State:
+        """Jᵀ u."""
+        with _evaluating(self.module):
+            leaves = {name: tensor.requires_grad_() for name, tensor in _copies(at).items()}
+            output = self._call(leaves, rows)
+            seed = torch.as_tensor(weights, dtype=output.dtype, device=output.device).reshape(output.shape)
+            parts = torch.autograd.grad(output, list(leaves.values()), seed, allow_unused=True)
+        return {
+            name: torch.zeros_like(at[name]) if part is None else part for name, part in zip(leaves, parts, strict=True)
+        }
+
+    def difference(self, end: State, start: State) -> State:
+        """θ − θ₀."""
+        return {name: end[name] - start[name] for name in start}
+
+    def plus(self, at: State, along: State, scale: float) -> State:
+        """θ + scale·v."""
+        return {name: at[name] + scale * along[name] for name in at}
+
+    def norm(self, along: State) -> float:
+        """‖v‖."""
+        return float(torch.stack([part.double().square().sum() for part in along.values()]).sum().sqrt())
+
+
+def _copies(state: State) -> State:
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+def _inputs(batch: object, device: torch.device) -> Inputs:
+    if isinstance(batch, Mapping):
+        words, named = (), dict(batch)
+    else:
+        words, named = tuple(batch) if isinstance(batch, tuple | list) else (batch,), {}
+    tensors = [torch.as_tensor(one) if isinstance(one, np.ndarray) else one for one in (*words, *named.values())]
+    wrong = next((one for one in tensors if not isinstance(one, Tensor)), None)
+    if wrong is not None or not tensors:
+        raise SaddlesError.must_be("batch", "a tensor, a tuple of tensors, or a mapping of keywords to tensors", wrong)
+    if any(one.is_floating_point() and not bool(torch.isfinite(one).all()) for one in tensors):
+        raise SaddlesError("`batch` holds numbers that are not finite. Leave those samples out.")
+    placed = [one.to(device) for one in tensors]
+    return tuple(placed[: len(words)]), dict(zip(named, placed[len(words) :], strict=True))
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().to("cpu", torch.float64).numpy()
+
+
+@contextlib.contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Without dropout, and attention by plain matrix products: the fused kernels have no forward derivative."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    training = {part for part in module.modules() if part.training}
+    module.eval()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for part in training:
+            part.training = True
+
+
+@contextlib.contextmanager
+def _forward_mode() -> Iterator[None]:
+    """Name the operation that has no forward derivative."""
+    try:
+        with warnings.catch_warnings():
+            # Its first use compiles some derivatives by torch.jit, which torch itself has deprecated.
+            warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+            yield
+    except (NotImplementedError, RuntimeError) as error:
+        words = str(error)
+        named = re.search(r"forward AD with ([\w:]+)", words)
+        if named is None and not re.search(r"forward[- ](mode )?(AD|autograd|derivative)|\bjvp\b", words):
+            raise
+        which = named.group(1) if named else _own_function(error.__traceback__) or "one of its own"
+        raise SaddlesError(
+            f"The network uses the operation {which}, which torch cannot differentiate forward. Replace it by plain "
+            "operations."
+        ) from error
+
+
+def _own_function(place: TracebackType | None) -> str:
+    """The autograd.Function that was being applied, by its name; torch's message does not have it."""
+    found = ""
+    while place is not None:
+        owner = place.tb_frame.f_locals.get("cls")
+        if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+            found = owner.__name__
+        place = place.tb_next
+    return found
