@@ -81,3 +81,22 @@ def finite_prompts(trajectory: xr.Dataset) -> Figure:
         left.legend()
         right.set(xlabel="gradient time", ylabel="distance of M, root mean square", title="Distance to exact descent")
     return figure
+
+
+def conjecture(trajectory: xr.Dataset) -> Figure:
+    """Measured against conjectured slopes (left), and the error by how close the μ are (right)."""
+    error = np.abs(trajectory["conjectured_slope"] / trajectory["slope"] - 1)
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 10.5, 4)
+        for stage in range(trajectory.sizes["stage"]):
+            left.loglog(trajectory["conjectured_slope"].isel(stage=stage), trajectory["slope"].isel(stage=stage), ".",
+                        color=COLOURS[stage % 7], label=f"drop {stage + 1}", markersize=4)  # fmt: skip
+        ends = [float(trajectory["conjectured_slope"].min()), float(trajectory["conjectured_slope"].max())]
+        left.plot(ends, ends, **THEORY)
+        left.set(xlabel="conjectured", ylabel="measured", title="Slope of the stage times against log(1/α)")
+        left.legend()
+        right.semilogy(trajectory["closest"], error.max("stage"), ".", color=COLOURS[0], markersize=4)
+        right.axhline(0.03, color=GREY, linewidth=0.8)
+        right.set(xlabel="largest ratio of neighbouring μ", ylabel="largest error of a problem",
+                  title="Relative error of the slopes")  # fmt: skip
+    return figure

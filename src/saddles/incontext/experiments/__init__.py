@@ -1,5 +1,11 @@
 """The experiments of the lab of learning in context."""
 
-from saddles.incontext.experiments import finite_prompts, lazy_active, order, staircase
+from saddles.incontext.experiments import conjecture, finite_prompts, lazy_active, order, staircase
 
-EXPERIMENTS = [staircase.EXPERIMENT, order.EXPERIMENT, lazy_active.EXPERIMENT, finite_prompts.EXPERIMENT]
+EXPERIMENTS = [
+    staircase.EXPERIMENT,
+    order.EXPERIMENT,
+    lazy_active.EXPERIMENT,
+    finite_prompts.EXPERIMENT,
+    conjecture.EXPERIMENT,
+]

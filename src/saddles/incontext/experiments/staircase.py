@@ -1,9 +1,11 @@
 """Merged against separate keys and queries: one drop, or one plateau for each direction, at predicted times.
 
 Thresholds. Plateaus: 1 %, the spacing being tens of per cent. Times: the theory lets a head wake at norm 1 and neglects
-the drop itself, which lasts about 1/λ² where the waits last 1/(λ² s): a part s of them, some tens of s with the spectra
-used here; 5 % at s = 1e-3 and a tenth of the error for a hundredth of the start. Merged heads: by their theory M ∝ Λ²
-as they leave, so the cosine is 1 but for what has been learned by then; 0.99 is required when 2 % of the loss is gone.
+the drop itself, which lasts about 1/λ² where the waits last 1/(λ² s): some tens of s with the spectra used here. So 2 %
+at s = 1e-4 (a first run had asked for 10 % at 5e-3, which is 20 s, and failed with 25 %; this wording was judged on
+fresh seeds), and a tenth of the error for a fiftieth of the start; below 1e-4 the solvers' own 1e-6 to 1e-5 show.
+Merged heads: by their theory M ∝ Λ² as they leave, so the cosine is 1 but for what has been learned by then; 0.99 is
+required when 2 % of the loss is gone.
 """
 
 from dataclasses import dataclass
@@ -31,8 +33,8 @@ class Settings:
     dim: Annotated[int, "dimension D of the inputs"]
     heads: Annotated[int, "attention heads H, of rank 1 where keys and queries are separate"]
     seeds: Annotated[int, "independent covariances and initial weights"]
-    large: Annotated[float, "the larger start"] = 1e-3
-    small: Annotated[float, "the smaller start"] = 1e-5
+    large: Annotated[float, "the larger start"] = 5e-3
+    small: Annotated[float, "the smaller start"] = 1e-4
     prompt: Annotated[int, "pairs in a prompt, N"] = 31
     ratio: Annotated[float, "largest ratio of neighbouring eigenvalues"] = 0.8
 
@@ -122,7 +124,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     levels = trajectory["plateau"].values[:, :-1]
     seen, merged = trajectory["seen_plateau"].values, trajectory["merged_plateau"].values
     error = np.abs(trajectory["stage_time"] / trajectory["seen_time"] - 1).max("stage")
-    other = np.abs(np.roll(trajectory["stage_time"].values[0], 1, axis=0) / trajectory["seen_time"].values[0] - 1)
+    other = np.abs(np.roll(trajectory["stage_time"].values[1], 1, axis=0) / trajectory["seen_time"].values[1] - 1)
     return [
         judge(
             "Separate heads pause at the predicted losses: largest relative distance half-way through a plateau",
@@ -134,11 +136,11 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             against="merged heads at the same part of their run",
         ),
         judge(
-            "Every drop comes at its predicted time, from the larger start: largest relative error",
+            "Every drop comes at its predicted time, from the smaller start: largest relative error",
             where="alternating flows",
-            values=error.isel(start=0).values,
+            values=error.isel(start=1).values,
             relation="<=",
-            threshold=0.05,
+            threshold=0.02,
             null=other.max(axis=1),
             against="the times predicted for the next covariance and start",
         ),
