@@ -12,7 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pybtex.database import parse_file
+
 from saddles.core.experiment import registry
+from saddles.core.known import FILE as KNOWN
+
+HERE = Path(__file__).parent
+PLAIN = str.maketrans("", "", "{}\\`'\"")
+"""Takes the marks of TeX out of a name."""
 
 
 def collect(root: Path, before: dict[str, Any]) -> dict[str, Any]:
@@ -50,8 +57,23 @@ def collect(root: Path, before: dict[str, Any]) -> dict[str, Any]:
     return {"machine": first["machine"], "versions": first["versions"], "records": records}
 
 
+def known(records: dict[str, Any]) -> dict[str, Any]:
+    """What `saddles show` tells of papers and claims."""
+    papers = {}
+    for key, entry in parse_file(str(HERE / "references.bib")).entries.items():
+        people = [" ".join(person.last_names).translate(PLAIN) for person in entry.persons["author"]]
+        names = " and ".join(people) if len(people) < 3 else f"{people[0]} et al."
+        papers[key] = (
+            f"{names}, {entry.fields['title']} ({entry.fields['year']}), https://arxiv.org/abs/{entry.fields['eprint']}"
+        )
+    rows = {name: record["claims"] for name, record in records.items() if "claims" in record}
+    kept = ("claim", "where", "relation", "threshold")
+    return {"papers": papers, "claims": {name: [{k: c[k] for k in kept} for c in row] for name, row in rows.items()}}
+
+
 if __name__ == "__main__":
     file = Path(sys.argv[2])
     made = collect(Path(sys.argv[1]), json.loads(file.read_text("utf-8")) if file.exists() else {})
     file.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    KNOWN.write_text(json.dumps(known(made["records"]), indent=1, ensure_ascii=False) + "\n", "utf-8")
     print(made["records"]["all"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from dataclasses import fields, replace
 
 import grid_experiment
 import pytest
+from doc_pages import ROOT
 
+import saddles
 from saddles import cli
 from saddles.core import experiment
-from saddles.core.experiment import Size, find
+from saddles.core.experiment import Size, chosen, find
+from saddles.core.known import known_claims
 from saddles.core.status import Ending, Status
 
 TINY = ["--size", "tiny"]
@@ -43,16 +47,95 @@ def test_list_shows_every_experiment(command):
     assert "paper" in out
 
 
+@pytest.mark.parametrize("width", ["80", "40"])
+def test_names_are_whole_in_a_narrow_terminal_and_in_a_pipe(command, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    code, out, _ = command("list", "concepts")
+    assert code == 0
+    found = {word for line in out.splitlines() for word in line.split()[:1] if word.startswith("concepts/")}
+    assert found == {row.name for row in chosen(["concepts"])}
+
+
+def test_list_as_json(command):
+    code, out, _ = command("list", "linear", "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert set(rows) == {row.name for row in chosen(["linear"])}
+    assert rows["linear/figure-1"]["sizes"]["tiny"]["settings"]["rank"] == find("linear/figure-1").settings("tiny").rank
+
+
+@pytest.mark.parametrize("words", [[], ["lora"], ["--help"], ["lora", "--help"]])
+def test_help_alone_is_no_error(command, words):
+    code, out, err = command(*words)
+    assert (code, err) == (0, "")
+    assert "Usage" in out
+
+
+def test_version(command):
+    assert command("--version") == (0, f"saddles {saddles.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("saddles run lin", "linear/figure-1"),
+        ("saddles list conc", "concepts"),
+        ("saddles run linear/figure-1 --set gamma_v", "gamma_variance="),
+        ("saddles run linear/figure-1 --size lap", "laptop"),
+    ],
+)
+def test_the_shell_completes_experiments_and_settings(command, monkeypatch, line, expected):
+    words = line.split()
+    for key, value in {
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+        "_SADDLES_COMPLETE": "complete_bash",
+    }.items():
+        monkeypatch.setenv(key, value)
+    code, out, _ = command()
+    assert code == 0
+    assert expected in out.split()
+
+
+def test_long_times_are_told_in_days():
+    assert [cli._duration(seconds) for seconds in (3, 300, 7200 * 2, 2e6)] == ["3 s", "5 min", "4 h", "23.1 days"]
+
+
+def test_show_tells_paper_claims_data_and_picture(command, monkeypatch):
+    monkeypatch.delenv("SADDLES_DATA", raising=False)
+    code, out, _ = command("show", "transformers/vit-init-scale")
+    assert code == 0
+    for words in (
+        "paper: Boix-Adsera et al., Transformers learn through gradual rank increase (2023), https://arxiv.org/abs/2306",
+        "Figures 6, 7",
+        "data: cifar10, digits (1,797 handwritten digits, 8 × 8 pixels, inside the package) instead of cifar10.",
+        "picture: `saddles run transformers/vit-init-scale` draws it",
+        "ΔKQ ends with low rank at every scale",
+        "≤ 0.25",
+    ):
+        assert words in out
+
+
+def test_known_claims_are_those_of_the_stored_run():
+    stored = json.loads((ROOT / "docs" / "results" / "claims.json").read_text("utf-8"))["records"]
+    for name, record in stored.items():
+        rows = [
+            {key: claim[key] for key in ("claim", "where", "relation", "threshold")}
+            for claim in record.get("claims", [])
+        ]
+        assert known_claims(name) == rows
+
+
 def test_show_prints_every_setting_with_its_documentation_and_values(command, monkeypatch):
     changed = Size(90, replace(grid_experiment.ROW.sizes["tiny"].settings, points=64, levels=(3.0, 4.5)))
-    row = replace(grid_experiment.ROW, sizes={**grid_experiment.ROW.sizes, "laptop": changed}, needs=("cifar10",))
+    row = replace(grid_experiment.ROW, sizes={**grid_experiment.ROW.sizes, "laptop": changed})
     monkeypatch.setattr(experiment, "_own", {row.name: row})
     code, out, _ = command("show", "toy/grid")
     assert code == 0
     for line in (
         "toy/grid: A decay on a grid",
         "paper: nobody",
-        "data: cifar10",
+        "picture: `saddles run toy/grid` draws it",
         "tiny 1 s (default), laptop 1.5 min",
     ):
         assert line in out
@@ -64,9 +147,12 @@ def test_show_prints_every_setting_with_its_documentation_and_values(command, mo
 
 
 def test_run_writes_and_judges(command, tmp_path):
-    code, out, _ = command("run", "linear/figure-1", *TINY, "--out", "here", "--set", "dim=20", "--set", "steps=30")
+    code, out, err = command("run", "linear/figure-1", *TINY, "--out", "here", "--set", "dim=20", "--set", "steps=30")
     assert code == 0
     assert "not applicable" in out
+    assert out.splitlines()[-1] == "figure: here/figure.png"
+    assert "a smoke test" in err
+    assert "smoke test" in (tmp_path / "here" / "figure.svg").read_text("utf-8")
     claims = json.loads((tmp_path / "here" / "claims.json").read_text())
     assert {row["verdict"] for row in claims} == {"not_applicable"}
     assert json.loads((tmp_path / "here" / "run.json").read_text())["settings"]["dim"] == 20
@@ -74,6 +160,10 @@ def test_run_writes_and_judges(command, tmp_path):
     code, out, _ = command("run", "--resume", "here")
     assert code == 0
     assert "earlier identical run" in out
+    shutil.rmtree(tmp_path / "here" / "trajectory.zarr")
+    code, _, err = command("run", "--resume", "here")
+    assert code == 2
+    assert "holds no stored trajectory" in err
 
 
 def test_compare_and_export(command, tmp_path):
@@ -115,6 +205,19 @@ def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
         (["run", "linear/figure-1", *TINY, "--set", "rank=41"], "between 1 and the dimension"),
         (["run", "linear/figure-1", *TINY, "--out", "taken"], "already exists"),
         (["run", "linear/figure-1", *TINY, "--out", "taken/file/run"], "cannot be written"),
+        (["run", "linear/figure-1", *TINY, "--set", "steps=1e12"], "between 1 and 1,000,000,000"),
+        (["run", "linear/figure-1", *TINY, "--set", "gamma_w=nan"], "between -10 and 10; got nan"),
+        (["run", "linear/figure-1", *TINY, "--set", "gamma_w=inf"], "between -10 and 10; got inf"),
+        (["run", "linear/figure-1", *TINY, "--set", "gamma_w=1000"], "between -10 and 10; got 1000"),
+        (["run", "linear/figure-1", *TINY, "--set", "seeds=0"], "between 1 and"),
+        (["reproduce", "--size", "huge"], "one of tiny, laptop, gpu, paper; got 'huge'"),
+        (["reproduce", "--seed", "-1"], "`seed` must be at least 0"),
+        (["list", "quadratic"], "Unknown lab"),
+        (["explore", "--host", "999.1.1.1"], "The host '999.1.1.1' cannot be used"),
+        (
+            ["sweep", "linear/figure-1", "--grid", "c=1:2:100000", "--grid", "gamma_w=1:2:10000"],
+            "at most 1,000,000 cells",
+        ),
         (["run"], "either LAB/NAME"),
         (["run", "--resume", "nowhere"], "no run.json"),
         (["run", "linear/figure-1", "--data", "nowhere"], "not a folder"),
@@ -134,7 +237,8 @@ def test_bad_input_gets_one_sentence_and_code_2(command, tmp_path, words, expect
     code, _, err = command(*words)
     assert code == 2
     assert expected in err
-    assert len(err.strip().splitlines()) == 1
+    assert sum(line.startswith("saddles: ") for line in err.splitlines()) == 1
+    assert len(err.strip().splitlines()) <= 2  # a run names what it begins
     assert "Traceback" not in err
     assert (tmp_path / "taken" / "file").read_text() == "mine"
 

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from saddles.core.claim import check, read_claims, write_claims
+from saddles.core.claim import check, compared, read_claims, write_claims
 
 WORDS = {"paper": "someone2024", "where": "equation (1)", "size": "laptop"}
 
@@ -82,3 +82,17 @@ def test_a_null_survives_the_file_and_old_files_have_none(tmp_path):
     assert again[:2] == claims[:2]
     assert again[2].null is not None
     assert np.isnan(again[2].null)
+
+
+@pytest.mark.parametrize(
+    ("value", "relation", "threshold", "sign"),
+    [
+        (1.0, "<=", 1.0, "≤"),
+        (1000.0, "<=", 1.0, ">"),
+        (0.4, ">=", 0.5, "<"),
+        (2.0, ">=", 1.0, "≥"),
+        (np.nan, "<=", 1, "?"),
+    ],
+)
+def test_a_false_relation_is_never_shown_as_true(value, relation, threshold, sign):
+    assert compared(value, relation, threshold) == sign

@@ -4,6 +4,7 @@ Modules that compute are imported inside the commands, so that `saddles --help` 
 """
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+import saddles
 from saddles.cli.lora import lora
 from saddles.cli.models import inspect
 from saddles.cli.terminal import (
@@ -26,6 +28,7 @@ from saddles.cli.terminal import (
     report_bug,
     say,
     shortened,
+    whole_column,
 )
 from saddles.errors import SaddlesError
 
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from saddles.core.run import Run
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -41,12 +43,68 @@ app = typer.Typer(
 )
 app.add_typer(lora, name="lora")
 
-NameArgument = Annotated[str | None, typer.Argument(metavar="LAB/NAME", help="an experiment; see `saddles list`")]
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        say(f"saddles {saddles.__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", help="show the version", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A laboratory for training dynamics: predict, simulate, compare."""
+
+
+def _names(incomplete: str) -> list[str]:
+    """Experiments for the shell to complete."""
+    from saddles.core.experiment import registry
+
+    return [name for name in registry() if name.startswith(incomplete)]
+
+
+def _labs(incomplete: str) -> list[str]:
+    from saddles.core.experiment import registry
+
+    return sorted({row.lab for row in registry().values() if row.lab.startswith(incomplete)})
+
+
+def _sizes(incomplete: str) -> list[str]:
+    from saddles.core.experiment import SIZES
+
+    return [size for size in SIZES if size.startswith(incomplete)]
+
+
+def _settings(ctx: object, incomplete: str) -> list[str]:
+    """Settings of the experiment that the command line names already; Typer knows `ctx` by its name."""
+    from saddles.core.experiment import registry
+
+    row = registry().get(getattr(ctx, "params", {}).get("name") or "")
+    return [f"{name}=" for name in row.documentation() if name.startswith(incomplete)] if row is not None else []
+
+
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="LAB/NAME", help="an experiment; see `saddles list`", autocompletion=_names),
+]
+LabsArgument = Annotated[list[str] | None, typer.Argument(help="labs; default: all", autocompletion=_labs)]
 SizeOption = Annotated[
-    str | None, typer.Option("--size", help="tiny, laptop, gpu or paper; default: the experiment's own")
+    str | None,
+    typer.Option(
+        "--size",
+        help="tiny (a smoke test), laptop, gpu or paper; default: the experiment's own",
+        autocompletion=_sizes,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value; may be repeated", autocompletion=_settings)
 ]
 SeedOption = Annotated[int, typer.Option(help="all randomness derives from it")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="folder to write; it must not exist or be empty")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="folder with data sets; default: SADDLES_DATA")]
 
 
@@ -56,11 +114,14 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a name on disk may hold bytes that are no text
             stream.reconfigure(errors="backslashreplace")
     with repeated_interrupts():
-        code = _guarded(lambda: app(standalone_mode=False) or 0)
+        code = _guarded(lambda: app(standalone_mode=False, prog_name="saddles") or 0)
     # An interrupt that passed through the `exec` of a text (a dataclass, a traced function) is remembered by Python as
     # not handled: `python -m saddles` would end by a signal instead of with 130. The next `exec` forgets it.
     exec("")
     raise SystemExit(code)
+
+
+SIGNS = {"<=": "≤", ">=": "≥"}
 
 
 def _guarded(work: Callable[[], int]) -> int:
@@ -88,6 +149,9 @@ def _guarded(work: Callable[[], int]) -> int:
         return 2
     except Exception as error:
         usage = getattr(error, "format_message", None)  # click's errors about arguments have it
+        if usage is not None and type(error).__name__ == "NoArgsIsHelpError":  # Typer keeps the class to itself
+            print(usage())
+            return 0
         if usage is None:
             report_bug(error)
             return 3
@@ -96,27 +160,54 @@ def _guarded(work: Callable[[], int]) -> int:
 
 
 @app.command("list")
-def list_() -> None:
+def list_(
+    labs: LabsArgument = None,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON, for programs")] = False,
+) -> None:
     """List the experiments with their sizes and times."""
-    from saddles.core.experiment import registry
+    from saddles.core.experiment import as_dict, chosen
 
+    rows = chosen(labs or [])
+    if as_json:
+        facts = [
+            {
+                "name": row.name, "title": row.title, "paper": row.paper, "default": row.default,
+                "sizes": {size: {"seconds": one.seconds, "settings": as_dict(one.settings)} for size, one in
+                          row.sizes.items()},
+            }
+            for row in rows
+        ]  # fmt: skip
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+        return
     table = plain_table("experiment", "what it shows", "sizes and approximate times")
-    for row in registry().values():
+    whole_column(table, 0, (row.name for row in rows))
+    for row in rows:
         sizes = ", ".join(f"{name} {_duration(size.seconds)}" for name, size in row.sizes.items())
         table.add_row(row.name, escape(row.title), sizes)
     out.print(table)
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(metavar="LAB/NAME", help="an experiment; see `saddles list`")]) -> None:
-    """Show an experiment: its title, paper, sizes, and every setting with its value at each size."""
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="LAB/NAME", help="an experiment; see `saddles list`", autocompletion=_names)
+    ],
+) -> None:
+    """Show an experiment: title, paper, data, times, picture, claims, and every setting at each size."""
+    from saddles.core.data import find_data
     from saddles.core.experiment import as_dict, find
+    from saddles.core.known import known_claims, paper_title
 
     row = find(name)
+    claims = known_claims(row.name)
     out.print(f"[bold]{row.name}[/bold]: {escape(row.title)}", highlight=False, soft_wrap=True)
-    say(f"paper: {row.paper}")
-    if row.needs:
-        say(f"data: {', '.join(row.needs)}")
+    where = "; ".join(dict.fromkeys(claim["where"] for claim in claims))
+    say(f"paper: {paper_title(row.paper)}{f', {where}' if where else ''}")
+    for data in row.data(row.sizes[row.default].settings):
+        instead = row.instead(row.default, row.at_hand(row.default)) or "not found, and nothing takes its place"
+        say(f"data: {data}, {'found' if find_data().get(data) else instead}")
+    picture = next(iter(sorted(Path("runs", row.name).glob("*/figure.png"))), None)
+    say(f"picture: {picture or f'`saddles run {row.name}` draws it'}")
     times = [f"{size} {_duration(row.sizes[size].seconds)}{' (default)' * (size == row.default)}" for size in row.sizes]
     say(f"sizes and approximate times: {', '.join(times)}\n")
     documentation = row.documentation()
@@ -125,7 +216,14 @@ def show(name: Annotated[str, typer.Argument(metavar="LAB/NAME", help="an experi
     for setting in values[row.default]:
         cells = (escape(_shown(settings[setting])) for settings in values.values())
         table.add_row(setting, escape(documentation.get(setting, "")), *cells)
+    whole_column(table, 0, values[row.default])
     out.print(table)
+    if claims:
+        table = plain_table("claim", "holds if", right=("holds if",))
+        for claim in claims:
+            table.add_row(escape(claim["claim"]), f"{SIGNS[claim['relation']]} {claim['threshold']:.4g}")
+        say("")
+        out.print(table)
 
 
 @app.command()
@@ -133,7 +231,7 @@ def run(
     name: NameArgument = None,
     size: SizeOption = None,
     seed: SeedOption = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value; may be repeated")] = None,
+    set_: SetOption = None,
     out_: OutOption = None,
     resume_: Annotated[Path | None, typer.Option("--resume", help="folder of an interrupted run to resume")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="compute again even if the identical run exists")] = False,
@@ -155,8 +253,10 @@ def run(
         assert name is not None
         options = {"size": size, "seed": seed, "changes": _changes(set_ or []), "out": out_, "fresh": fresh}
         folder = planned_folder(name, **options)
-        row = find(name)
-        instead = row.instead(size or row.default, row.at_hand(size or row.default, options["changes"]))
+        row, here = find(name), size or find(name).default
+        smoke = "; a smoke test, whose figures show nothing" if here == "tiny" else ""
+        note(f"{row.name}, {here}, about {_duration(row.sizes[here].seconds)}{smoke}")
+        instead = row.instead(here, row.at_hand(here, options["changes"]))
         if instead:
             note(f"data: {instead}")
         work = lambda: run_experiment(name, **options | {"out": folder, "planned": True})  # noqa: E731
@@ -175,7 +275,7 @@ def run(
 
 @app.command()
 def reproduce(
-    labs: Annotated[list[str] | None, typer.Argument(help="labs; default: all")] = None,
+    labs: LabsArgument = None,
     size: SizeOption = None,
     seed: SeedOption = 0,
     out_: Annotated[Path, typer.Option("--out", help="folder of the runs and of report.html")] = Path("runs"),
@@ -207,7 +307,7 @@ def sweep(
     zip_: Annotated[bool, typer.Option("--zip", help="take grids side by side instead of their product")] = False,
     seeds: Annotated[str | None, typer.Option(help="how many, or a list such as 3,7,11; default: seed 0")] = None,
     size: SizeOption = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value for every cell; may be repeated")] = None,
+    set_: SetOption = None,
     out_: OutOption = None,
     on: Annotated[str, typer.Option(help="embedded, serial, or a Dask scheduler's tcp://HOST:PORT")] = "embedded",
     workers: Annotated[int | None, typer.Option(help="processes; default: one for each core or GPU")] = None,
@@ -359,15 +459,18 @@ def _show_run(result: "Run") -> None:
     head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
     out.print(f"{head}: {how}, {_duration(record['wall_time_s'])}", highlight=False, soft_wrap=True)
     table = plain_table("verdict", "claim", "value", "", "threshold", "null", "seeds")
+    from saddles.core.claim import compared
+
     colours = {"holds": "green", "fails": "red", "not_evidence": "yellow", "not_applicable": "yellow"}
     for claim in result.claims:
         verdict = f"[{colours[claim.verdict]}]{claim.verdict.replace('_', ' ')}[/]"
         text = escape(claim.claim) + (f"\n[dim]{escape(claim.reason)}[/dim]" if claim.reason else "")
         null = "" if claim.null is None else f"{claim.null:.4g}"
-        numbers = (f"{claim.value:.4g}", claim.relation, f"{claim.threshold:.4g}", null, str(claim.seeds))
+        relation = compared(claim.value, claim.relation, claim.threshold)
+        numbers = (f"{claim.value:.4g}", relation, f"{claim.threshold:.4g}", null, str(claim.seeds))
         table.add_row(verdict, text, *numbers)
     out.print(table)
-    say(f"{result.folder}/")
+    say(f"figure: {result.folder / 'figure.png'}")
 
 
 def _changes(pairs: list[str]) -> dict[str, str]:
@@ -386,9 +489,10 @@ def _shown(value: object) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min"
+    for unit, length, longest in (("s", 1, 90), ("min", 60, 90 * 60), ("h", 3600, 48 * 3600)):
+        if seconds < longest:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds / 86_400:.3g} days"
 
 
 def _cache() -> None:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import typer
 from rich.console import Console
@@ -88,6 +88,12 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def whole_column(table: Table, place: int, cells: Iterable[str]) -> None:
+    """Never shorten or break what stands in a column: it is there to be copied."""
+    table.columns[place].no_wrap = True
+    table.columns[place].min_width = max(map(len, cells), default=0)
 
 
 def interrupted(kept: str, words: list[str]) -> typer.Exit:

@@ -105,6 +105,14 @@ def _passes(value: float, relation: Relation, threshold: float) -> bool:
     return value <= threshold if relation == "<=" else value >= threshold
 
 
+def compared(value: float, relation: Relation, threshold: float) -> str:
+    """The sign between value and threshold that is true: of a claim that fails it is not the claim's own."""
+    if np.isnan(value) or np.isnan(threshold):
+        return "?"
+    own, other = {"<=": ("≤", ">"), ">=": ("≥", "<")}[relation]
+    return own if _passes(value, relation, threshold) else other
+
+
 def as_row(claim: Claim) -> dict[str, object]:
     """A claim as `claims.json` has it: without the keys `null` and `against` where there are none."""
     empty = {"null": None, "against": ""}

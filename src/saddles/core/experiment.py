@@ -28,6 +28,7 @@ torch nor matplotlib is loaded before something runs.
 import dataclasses
 import importlib
 import importlib.metadata
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,22 @@ SIZES = ("tiny", "laptop", "gpu", "paper")
 
 S = TypeVar("S")
 """An experiment's settings: a frozen dataclass whose fields are documented with `Annotated[type, "what it is"]`."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """Bounds of a setting, ends included: `Annotated[float, "what it is", Within(-10, 10)]`.
+
+    A setting without it takes finite numbers up to LARGEST; where no size has a number below 1 (of whole numbers) or
+    below 0, neither may a change.
+    """
+
+    low: float
+    high: float
+
+
+LARGEST = 10**9
+"""More than this of anything is a slip of the keyboard."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +111,10 @@ class Context:
     """part(name, make): a piece of the work, stored when done and not repeated on resume."""
     folder: Folder = field(default=_nowhere, repr=False)
     """folder(name): where a piece keeps checkpoints while it runs, removed at the end; None where nothing is kept."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise SaddlesError.must_be("seed", "at least 0", self.seed)
 
     def seeds(self, count: int) -> list[int]:
         """Independent seeds derived from the one given."""
@@ -151,7 +172,28 @@ class Experiment(Generic[S]):
             if key not in values:
                 raise SaddlesError.unknown("setting", key, values, of=self.name)
             typed[key] = _like(values[key], value, key)
+            self._check_bounds(key, typed[key])
         return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
+
+    def _check_bounds(self, key: str, value: object) -> None:
+        numbers = [number for number in _flat(value) if isinstance(number, int | float)]
+        if not numbers or isinstance(numbers[0], bool):
+            return
+        within = next((mark for mark in self._marks(key) if isinstance(mark, Within)), None)
+        if within is None:
+            usual = [number for size in self.sizes.values() for number in _flat(as_dict(size.settings)[key])]
+            smallest = min((number for number in usual if isinstance(number, int | float)), default=0.0)
+            whole = all(isinstance(number, int) for number in usual)
+            low = -math.inf if smallest < 0 else 1 if whole and smallest >= 1 else 0
+            within = Within(low, max([LARGEST, *(number for number in usual if isinstance(number, int | float))]))
+        for number in numbers:
+            if not (math.isfinite(number) and within.low <= number <= within.high):
+                what = (
+                    f"at most {within.high:,}"
+                    if within.low == -math.inf
+                    else f"between {within.low:,} and {within.high:,}"
+                )
+                raise SaddlesError.must_be(key, what, number)
 
     def fallback(self, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What changes, besides `changes`, because a data set is not at hand; {} where it is or was chosen."""
@@ -180,9 +222,14 @@ class Experiment(Generic[S]):
 
     def documentation(self) -> dict[str, str]:
         """Setting -> what it is."""
+        names = as_dict(next(iter(self.sizes.values())).settings)
+        return {name: str(next(iter(self._marks(name)), "")) for name in names}
+
+    def _marks(self, key: str) -> tuple[object, ...]:
+        """What `Annotated` says of a setting."""
         kind = type(next(iter(self.sizes.values())).settings)
         hints = get_type_hints(kind, include_extras=True) if dataclasses.is_dataclass(kind) else {}
-        return {name: str(next(iter(getattr(hint, "__metadata__", ("",))))) for name, hint in hints.items()}
+        return getattr(hints.get(key), "__metadata__", ())
 
     def data(self, settings: S) -> tuple[str, ...]:
         """The data sets that must be at hand to run with these settings."""
@@ -221,12 +268,26 @@ def registry() -> dict[str, Experiment[Any]]:
     return known | _own
 
 
+def chosen(labs: Sequence[str]) -> list[Experiment[Any]]:
+    """The experiments of some labs, of all where none is named."""
+    rows = list(registry().values())
+    names = sorted({row.lab for row in rows})
+    for lab in labs:
+        if lab not in names:
+            raise SaddlesError.unknown("lab", lab, names)
+    return [row for row in rows if not labs or row.lab in labs]
+
+
 def find(name: str) -> Experiment[Any]:
     """One experiment by name."""
     known = registry()
     if name not in known:
         raise SaddlesError.unknown("experiment", name, known, "`saddles list` shows all of them.")
     return known[name]
+
+
+def _flat(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _like(example: object, value: Any, key: str) -> Any:

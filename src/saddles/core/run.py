@@ -107,6 +107,7 @@ def resume(folder: str | os.PathLike[str]) -> Run:
     if record is None:
         raise SaddlesError(f"{folder} holds no run.json. Give the folder of an interrupted run.")
     if Status.parse(record["status"]).ok:
+        load(place)  # refuses a trajectory that is gone or damaged
         return _finished(place, record)
     begun, now = record["versions"].get("saddles", "of unknown version"), versions()["saddles"]
     if begun != now:
@@ -235,7 +236,10 @@ def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path
         if "data" in record:
             trajectory.attrs |= {"data": json.dumps(record["data"]), "data_note": record["data_note"]}
         claims = row.claims(trajectory, size)
-        _write_results(folder, trajectory, claims, row.figure)
+        drawing = row.figure(trajectory)
+        if size == "tiny":
+            mark_smoke_test(drawing)
+        _write_results(folder, trajectory, claims, drawing)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
@@ -250,13 +254,20 @@ def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path
     return Run(folder, record, claims, computed=True)
 
 
-def _write_results(
-    folder: Path, trajectory: Trajectory, claims: list[Claim], figure: Callable[[Trajectory], Drawing]
-) -> None:
+def mark_smoke_test(drawing: Drawing) -> None:
+    """Say on the figure that size `tiny` only shows that everything runs."""
+    from matplotlib.figure import Figure
+
+    if isinstance(drawing, Figure):
+        words = "size tiny: a smoke test, not a result"
+        drawing.text(0.995, 0.005, words, ha="right", va="bottom", fontsize=8, color="#b3340a")
+
+
+def _write_results(folder: Path, trajectory: Trajectory, claims: list[Claim], drawing: Drawing) -> None:
     shutil.rmtree(folder / "trajectory.zarr", ignore_errors=True)
     save(trajectory, folder / "trajectory.zarr")
     with explained(folder, "Make room, then resume with --resume"):
-        save_drawing(figure(trajectory), folder / "figure")
+        save_drawing(drawing, folder / "figure")
         write_claims(claims, folder / "claims.json")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saddles.core.claim import Claim
+from saddles.core.claim import Claim, compared
 from saddles.report.html import Html, join, tag
 from saddles.report.look import BASE, DARK, LIGHT, variables
 from saddles.runtime.files import write_text
@@ -47,7 +47,6 @@ _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; img-src data:; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
 """Nothing but pictures inside the page and its one style sheet."""
 
-_SIGNS = {"<=": "≤", ">=": "≥"}
 _MARKS = {
     "holds": "✓ holds",
     "fails": "✗ fails",
@@ -142,7 +141,8 @@ def scrolled(table: Html, label: str) -> Html:
 
 
 def _compared(claim: Claim) -> str:
-    return f"{claim.value:.4g} {_SIGNS[claim.relation]} {claim.threshold:.4g}"
+    """Value and threshold with the sign that is true between them."""
+    return f"{claim.value:.4g} {compared(claim.value, claim.relation, claim.threshold)} {claim.threshold:.4g}"
 
 
 def _described(section: Section) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from saddles.core.experiment import Experiment, registry
+from saddles.core.experiment import Context, Experiment, chosen
 from saddles.core.provenance import machine, versions
 from saddles.core.run import run_experiment
 from saddles.errors import MissingDataError, SaddlesError
@@ -28,17 +28,21 @@ def reproduce(
 
     Returns the number of failed claims and failed experiments, and the page.
     """
-    chosen = _chosen(labs)
+    rows = chosen(labs)
+    known = list(dict.fromkeys(name for row in rows for name in row.sizes))
+    if size is not None and size not in known:
+        raise SaddlesError.must_be("size", f"one of {', '.join(known)}", size)
+    Context(seed=seed)  # refuses a seed below 0 before anything is written
     page = root / "report.html"
     facts = {**{k: v for k, v in machine().items() if v is not None}, **versions()}
-    sections = [Section(row.name, row.title) for row in chosen]
+    sections = [Section(row.name, row.title) for row in rows]
     failed = 0
     with explained(root, "Choose another --out"):
         root.mkdir(parents=True, exist_ok=True)
         write_page(sections, page, HEADING, facts)
-    for place, row in enumerate(chosen):
+    for place, row in enumerate(rows):
         here = size if size is not None and size in row.sizes else row.default
-        say(f"{place + 1}/{len(chosen)} {row.name}, {here}, about {row.sizes[here].seconds:g} s")
+        say(f"{place + 1}/{len(rows)} {row.name}, {here}, about {row.sizes[here].seconds:g} s")
         instead = row.instead(here, row.at_hand(here))
         if instead:
             say(f"  data: {instead}")
@@ -62,12 +66,3 @@ def _run(row: Experiment, size: str, seed: int, root: Path) -> tuple[Section, in
     counts = ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in words.items())
     section = Section(row.name, row.title, result.record, result.claims, result.folder / "figure.png")
     return section, verdicts.count("fails"), counts
-
-
-def _chosen(labs: Sequence[str]) -> list[Experiment]:
-    known = registry().values()
-    names = sorted({row.lab for row in known})
-    for lab in labs:
-        if lab not in names:
-            raise SaddlesError.unknown("lab", lab, names)
-    return [row for row in known if not labs or row.lab in labs]

@@ -1,6 +1,7 @@
-"""Progress bars with a rate and an end time, shown once work takes two seconds."""
+"""Progress bars with a rate and an end time, shown once work takes half a second."""
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +9,14 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-PATIENCE = 2.0
-"""Seconds of silence before a bar appears."""
+PATIENCE = 0.5
+"""Seconds of silence before a bar appears: shorter work needs none."""
+BEFORE = "compiling …"
+"""What a bar says before the first unit of work is done."""
 
 
 class Bar:
-    """A bar that stays hidden until the work has taken `PATIENCE` seconds."""
+    """A bar that appears after `PATIENCE` seconds, whether anything is done by then or not."""
 
     def __init__(self, title: str, total: float, silent: bool = False) -> None:
         self._title, self._total, self._silent = title, total, silent
@@ -21,6 +24,12 @@ class Bar:
         self._progress: Progress | None = None
         self._task = None
         self._note = ""
+        self._closed = False
+        self._lock = threading.Lock()
+        self._timer = None if silent else threading.Timer(PATIENCE, self._open)
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
 
     @property
     def silent(self) -> bool:
@@ -38,36 +47,45 @@ class Bar:
     def reach(self, done: float) -> None:
         """Set how much of the total is done."""
         self._done = done
-        if self._progress is None and not self._silent and time.monotonic() - self._began > PATIENCE:
-            self._open()
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=min(done, self._total), rate=self._rate())
+        with self._lock:
+            if self._progress is not None and self._task is not None:
+                self._progress.update(self._task, completed=min(done, self._total), rate=self._rate())
 
     def _rate(self) -> str:
+        if not self._done:
+            return BEFORE
         spent = time.monotonic() - self._began
         rate = f"{self._done / spent:.3g}/s" if spent > 0 else ""
         return f"{rate}, {self._note}" if self._note else rate
 
     def _open(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("ends in"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._progress.add_task(self._title, total=self._total, rate="")
-        self._progress.start()
+        with self._lock:
+            if self._closed:
+                return
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeElapsedColumn(),
+                TextColumn("ends in"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            done = min(self._done, self._total)
+            self._task = self._progress.add_task(self._title, total=self._total, completed=done, rate=self._rate())
+            self._progress.start()
 
     def close(self) -> None:
         """Take the bar off the screen."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._closed = True
+            if self._progress is not None:
+                self._progress.stop()
+                self._progress = None
 
 
 _open_bars: list[Bar] = []

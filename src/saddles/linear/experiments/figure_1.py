@@ -25,7 +25,7 @@ import xarray as xr
 from saddles import figures, linear
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import Context, Drawing, Experiment, Size, Within
 from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory
 from saddles.linear.experiments.scaling import PAPER, network, rate
@@ -41,8 +41,8 @@ class Settings:
     save_every: Annotated[int, "save every so many steps"]
     seeds: Annotated[int, "independent tasks and initial weights"]
     rank: Annotated[int, "rank K of the truth A*"] = 5
-    gamma_w: Annotated[float, "width w = d^gamma_w"] = 2.25
-    gamma_variance: Annotated[float, "variance σ² = d^gamma_variance"] = -1.85
+    gamma_w: Annotated[float, "width w = d^gamma_w", Within(-10, 10)] = 2.25
+    gamma_variance: Annotated[float, "variance σ² = d^gamma_variance", Within(-10, 10)] = -1.85
     c: Annotated[float, "learning rate η = d²/(c ‖A*‖)"] = 50.0
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from saddles import figures, linear
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.linear.experiments.scaling import PAPER, rate, width
 from saddles.runtime.progress import bar
@@ -28,7 +28,7 @@ class Settings:
     points: Annotated[int, "distances to the transition"]
     seeds: Annotated[int, "independent tasks and initial weights"]
     rank: Annotated[int, "rank K of the truth A*"] = 5
-    gamma_w: Annotated[float, "width w = d^gamma_w"] = 2.0
+    gamma_w: Annotated[float, "width w = d^gamma_w", Within(-10, 10)] = 2.0
     c: Annotated[float, "learning rate η = d²/(c ‖A*‖)"] = 50.0
     limit: Annotated[int, "most steps of a cell"] = 9000
 

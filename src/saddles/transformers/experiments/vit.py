@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from saddles import figures, training, transformers
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory
 from saddles.transformers.experiments.runs import PAPER, Prepare, Training, growth_figure, need_torch, train_all
 from saddles.transformers.experiments.verdicts import growth_claims, scale_claims
@@ -68,7 +68,7 @@ class ImageNetSettings(Training, Blocks):
     """A ViT on images that are read while it trains."""
 
     side: Annotated[int, "pixels along the side of an image, after cropping"]
-    test: Annotated[int, "test images that are used, 0 for all"]
+    test: Annotated[int, "test images that are used, 0 for all", Within(0, LARGEST)]
 
 
 def run(settings: Settings, context: Context, *, name: str, optimiser: str) -> Trajectory:
