@@ -6,7 +6,6 @@ step a step: near the saddle of a small start it is the size of the target and n
 would overshoot it by the ratio of both.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from saddles.networks.forward import outputs
 from saddles.networks.model import Perceptron
 from saddles.networks.observe import half_mean_square
 from saddles.networks.task import Regression
+from saddles.protocols import ArrayLike
 
 Weights = tuple[Float[Array, "..."], ...]
 
@@ -74,7 +74,7 @@ def _step(cell: Cell, data: Data, activation: str, moving: Float[Array, ""]) -> 
 
 
 @partial(jax.jit, static_argnames="activation")
-def _advance(cells: Cell, data: Data, activation: str, steps: int, moving: Float[Array, ""]) -> Cell:
+def _advance(cells: Cell, data: Data, activation: str, steps: int | Array, moving: Float[Array, ""]) -> Cell:
     """`steps` is not static: all counts share one compiled program."""
 
     def one(cell: Cell) -> Cell:
@@ -95,15 +95,15 @@ def _observe(cells: Cell, starts: Weights, data: Data, activation: str) -> dict[
             before, linear = jax.jvp(value, (start,), (change,))
             now = value(cell.weights)
             tested = outputs(cell.weights, data.test_inputs, activation)
-        moved = now - before
+        moved, tiny = now - before, jnp.finfo(now.dtype).tiny  # at the start, 0/0 has the limit 0
         right = jnp.argmax(tested, 1) == jnp.argmax(data.test_targets, 1)
         gram = change[0].T @ change[0]
         return {
-            "linearity": jnp.linalg.norm(moved - linear) / jnp.linalg.norm(moved),
+            "linearity": jnp.linalg.norm(moved - linear) / jnp.maximum(jnp.linalg.norm(moved), tiny),
             "loss": half_mean_square(now, data.targets) / half_mean_square(0 * now, data.targets),
             "test_loss": half_mean_square(tested, data.test_targets) / half_mean_square(0 * tested, data.test_targets),
             "test_accuracy": jnp.mean(right.astype(now.dtype)),
-            "stable_rank": jnp.trace(gram) / jnp.linalg.eigvalsh(gram)[-1],
+            "stable_rank": jnp.trace(gram) / jnp.maximum(jnp.linalg.eigvalsh(gram)[-1], tiny),
         }
 
     return jax.vmap(one)(cells, starts)
@@ -112,7 +112,7 @@ def _observe(cells: Cell, starts: Weights, data: Data, activation: str) -> dict[
 def follow_row(
     task: Regression,
     width: int,
-    variances: Sequence[float],
+    variances: ArrayLike,
     *,
     activation: str,
     layers: int = 2,
@@ -128,7 +128,7 @@ def follow_row(
         saved: instants at which they are looked at, besides the start; it divides `steps`.
 
     Returns:
-        (time, variance) each: `linearity` e (NaN at the start), `loss` and `test_loss` over those of f = 0,
+        (time, variance) each: `linearity` e (0 at the start), `loss` and `test_loss` over those of f = 0,
         `test_accuracy`, and `stable_rank` of the change of W_1.
     """
     arrays = (task.inputs, task.targets, task.test_inputs, task.test_targets)

@@ -31,7 +31,7 @@ def predicted_linearity(singular_values: ArrayLike, threshold: ArrayLike) -> np.
     # cosh G from sinh 2G = x: cosh² G = (1 + cosh 2G)/2 = (1 + √(1 + x²))/2.
     ratio = values / size[..., None]
     each = 1 - 1 / np.sqrt((1 + np.sqrt(1 + ratio**2)) / 2)
-    return np.sqrt(np.sum((each * values) ** 2, -1) / np.sum(values**2))
+    return np.asarray(np.sqrt(np.sum((each * values) ** 2, -1) / np.sum(values**2)))
 
 
 def predicted_border(singular_values: ArrayLike, linearity: float = HALF) -> float:
