@@ -20,6 +20,7 @@ import xarray as xr
 from saddles import load
 from saddles.core.claim import as_row
 from saddles.core.experiment import find
+from saddles.diffusion import Plan
 from saddles.diffusion.experiments import verdicts
 from saddles.measures.concept_space import exponential_tail
 from saddles.studies import order_against_sim
@@ -167,8 +168,30 @@ def slowing(run: xr.Dataset) -> dict[str, Any]:
     return {str(name): mean[name] for name in mean.data_vars} | fits | {"separation": run["separation"]}
 
 
+def dense(run: xr.Dataset) -> dict[str, Any]:
+    """Figures 6a to 6c with evaluations every 50 steps, and at the evaluations of the older runs alone."""
+    moments = Plan(int(run["time"][-1]), evaluations=40).moments()
+    found: dict[str, Any] = {}
+    for words, seen in (("", run), (" at 40 evaluations", run.sel(time=np.array(moments, dtype=float)))):
+        when = verdicts.times_learned(seen)
+        found |= {f"{one}, seed by seed{words}": when.sel(coordinate=one) for one in ("colour", "size")}
+        for judge in (verdicts.order_claims, verdicts.memorisation_claims, verdicts.slowing_claims):
+            for claim in judge(seen, "gpu"):
+                found[f"{claim.claim}{words}"] = [claim.value, np.nan if claim.null is None else claim.null]
+    path = verdicts.unseen(run)
+    late = path.sel(time=slice(1000, 2000))
+    found["colour and size, largest step from one evaluation to the next after step 1,000, mean over runs"] = (
+        np.abs(late.diff("time")).max("time").mean(["separation", "seed"])
+    )
+    return found | {
+        "separation": run["separation"],
+        "evaluations": run.sizes["time"],
+        "seconds": run.attrs["wall_time_s"],
+    }
+
+
 VIT, GPT2 = "transformers/vit-cifar10-adam", "transformers/gpt2-wikitext"
-SWEEP, LONG = "diffusion-figure-6a", "diffusion-figure-6b"
+SWEEP, LONG, DENSE = "diffusion-figure-6a", "diffusion-figure-6b", "diffusion-dense"
 DERIVED: dict[str, dict[str, Derive]] = {
     "transformers.json#h200": {"transformers-vit-cifar10-adam": growth(VIT, (1, 5, 126, 500), "paper")},
     "transformers.json#h200-stopped": {
@@ -186,6 +209,8 @@ DERIVED: dict[str, dict[str, Derive]] = {
     "diffusion.json#sim": {SWEEP: against_sim},
     "diffusion.json#figure-6b": {SWEEP: memorisation, LONG: memorisation},
     "diffusion.json#figure-6c": {SWEEP: slowing, LONG: slowing},
+    "diffusion.json#dense": {DENSE: dense},
+    "diffusion.json#dense-sim": {DENSE: against_sim},
 }
 
 
@@ -202,6 +227,7 @@ JUDGED = [
     (SWEEP, "diffusion/figure-6b"),
     (LONG, "diffusion/figure-6b"),
     (SWEEP, "diffusion/figure-6c"),
+    *((DENSE, f"diffusion/figure-6{letter}") for letter in "abc"),
 ]
 
 

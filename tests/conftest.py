@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
+from typecheck import direct
 
 _CACHES = Path(__file__).parents[1] / ".cache"
 _COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHES / "jax"))
@@ -27,6 +29,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", _COMPILED)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+jaxtyping.jaxtyped = direct(jaxtyping.jaxtyped)
 
 BROWSER = ("explorer/test_browser.py::", "explorer/test_look.py::")
 

@@ -148,7 +148,7 @@ def _when(axis: Axes, trajectory: xr.Dataset) -> None:
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axis.yaxis.set_minor_locator(NullLocator())
     axis.set_title("Order of learning")
-    axis.legend(loc="lower left", fontsize=8)
+    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.94), fontsize=8)
 
 
 def _strip(part: SubFigure, one: xr.Dataset) -> None:
