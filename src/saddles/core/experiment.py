@@ -257,6 +257,11 @@ def register(experiment: Experiment[S]) -> Experiment[S]:
     return experiment
 
 
+def registered_here(name: str) -> bool:
+    """Whether an experiment is known to this process alone."""
+    return name in _own
+
+
 def registry() -> dict[str, Experiment[Any]]:
     """All experiments by name: those of the labs, of installed packages, and registered ones."""
     known: dict[str, Experiment[Any]] = {}
