@@ -279,6 +279,9 @@ def reproduce(
     size: SizeOption = None,
     seed: SeedOption = 0,
     out_: Annotated[Path, typer.Option("--out", help="folder of the runs and of report.html")] = Path("runs"),
+    workers: Annotated[
+        int | None, typer.Option(help="experiments side by side; default: one for each core or GPU")
+    ] = None,
     data: DataOption = None,
 ) -> None:
     """Run all experiments at their default sizes; the HTML report grows as they finish."""
@@ -288,7 +291,7 @@ def reproduce(
     _cache()
     use_data(data)
     try:
-        failed, page = work(labs or [], size=size, seed=seed, root=out_, say=note)
+        failed, page = work(labs or [], size=size, seed=seed, root=out_, workers=workers, say=note)
     except KeyboardInterrupt:
         words = ["reproduce", *(labs or []), *(["--size", size] if size else [])]
         words += ["--seed", str(seed), "--out", str(out_)]

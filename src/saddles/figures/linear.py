@@ -26,7 +26,7 @@ def figure_1(trajectory: xr.Dataset) -> Figure:
         for axis in (left, right):
             axis.axvline(best, color=GREY, linewidth=1, linestyle=":")
             axis.set_xlabel("step of gradient descent")
-        left.annotate("best test error", (best, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
+        left.annotate("best test error", (best, 0.8), xycoords=("data", "axes fraction"), xytext=(4, 0),
                       textcoords="offset points", va="bottom", fontsize=9, color="#555555")  # fmt: skip
         left.set(ylabel="error, mean square over entries", ylim=(0, None), title="Errors")
         left.legend(loc="upper right")

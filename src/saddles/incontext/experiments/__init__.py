@@ -1,11 +1,5 @@
 """The experiments of the lab of learning in context."""
 
-from saddles.incontext.experiments import conjecture, finite_prompts, lazy_active, order, staircase
+from saddles.incontext.experiments import finite_prompts, lazy_active
 
-EXPERIMENTS = [
-    staircase.EXPERIMENT,
-    order.EXPERIMENT,
-    lazy_active.EXPERIMENT,
-    finite_prompts.EXPERIMENT,
-    conjecture.EXPERIMENT,
-]
+EXPERIMENTS = [lazy_active.EXPERIMENT, finite_prompts.EXPERIMENT]
