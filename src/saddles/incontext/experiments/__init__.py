@@ -1,5 +1,5 @@
 """The experiments of the lab of learning in context."""
 
-from saddles.incontext.experiments import finite_prompts, lazy_active
+from saddles.incontext.experiments import finite_prompts, lazy_active, staircase
 
-EXPERIMENTS = [lazy_active.EXPERIMENT, finite_prompts.EXPERIMENT]
+EXPERIMENTS = [staircase.EXPERIMENT, lazy_active.EXPERIMENT, finite_prompts.EXPERIMENT]
