@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from saddles.figures import linear as linear
     from saddles.figures import lora as lora
     from saddles.figures import margin as margin
+    from saddles.figures import networks as networks
     from saddles.figures import plotting as plotting
     from saddles.figures import probe as probe
     from saddles.figures import sweep as sweep
