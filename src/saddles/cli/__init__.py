@@ -17,6 +17,7 @@ from rich.table import Table
 import saddles
 from saddles.cli.lora import lora
 from saddles.cli.models import inspect
+from saddles.cli.regime import regime
 from saddles.cli.terminal import (
     complain,
     err,
@@ -350,6 +351,7 @@ def sweep(
 
 
 app.command()(inspect)
+app.command()(regime)
 
 
 @app.command()
