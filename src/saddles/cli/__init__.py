@@ -17,6 +17,7 @@ from rich.table import Table
 import saddles
 from saddles.cli.lora import lora
 from saddles.cli.models import inspect, report
+from saddles.cli.regime import regime
 from saddles.cli.terminal import (
     complain,
     err,
@@ -351,6 +352,7 @@ def sweep(
 
 app.command()(inspect)
 app.command()(report)
+app.command()(regime)
 
 
 @app.command()
