@@ -5,7 +5,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from saddles.figures.style import COLOURS, HEAT, MEASURED, THEORY, look, sheet
+from saddles.figures.style import COLOURS, HEAT, INK, MEASURED, THEORY, look, sheet
 
 
 def phase_diagram(trajectory: xr.Dataset) -> Figure:
@@ -115,3 +115,41 @@ def _seeds(axis: Axes, across: np.ndarray, rows: np.ndarray, colour: str, words:
     """Median over seeds as a line, their range as a band."""
     axis.fill_between(across, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
     axis.plot(across, np.median(rows, axis=0), **MEASURED | {"color": colour, "linestyle": style, "label": words})
+
+
+def regime(heads: xr.Dataset) -> Figure:
+    """Linearity, share outside the spans and drift of the invariant for every head of a model."""
+    panels = [
+        ("linearity", "Linearity of the head"),
+        ("outside", "Outside the start's spans"),
+        ("drift", "Drift of the invariant"),
+    ]
+    with look():
+        figure, axes = sheet(2, 3, 12, 6.4, sharex=True, sharey=True)
+        for row, product in zip(axes, ("KQ", "VO"), strict=True):
+            for axis, (name, title) in zip(row, panels, strict=True):
+                values = heads[name].sel(product=product).transpose("head", "layer").values
+                drawn = axis.pcolormesh(heads["layer"], heads["head"], values, cmap=HEAT, shading="nearest", vmin=0)
+                figure.colorbar(drawn, ax=axis)
+                axis.set(title=f"{title}, {product}", xlabel="layer", ylabel="head")
+    return figure
+
+
+def linearised(trajectory: xr.Dataset) -> Figure:
+    """Distance between a network and its linearisation over time, and at the end by width."""
+    steps, widths = trajectory["time"].values, trajectory["width"].values
+    apart = trajectory["distance"].transpose("width", "seed", "time").values
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 11, 4.2)
+        for number, width in enumerate(widths):
+            _seeds(left, steps[1:], apart[number][:, 1:], COLOURS[number % len(COLOURS)], f"w = {width}")
+        left.axhline(0.1, color=INK, linewidth=1)
+        left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                      textcoords="offset points", fontsize=9)  # fmt: skip
+        left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="Distance over time")
+        left.legend()
+        _seeds(right, widths, apart[:, :, -1].T, COLOURS[0], "measured at the end")
+        right.plot(widths, np.median(apart[0, :, -1]) * np.sqrt(widths[0] / widths), **THEORY, label="slope −1/2")
+        right.set(xscale="log", yscale="log", xlabel="width w", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="By width")
+        right.legend()
+    return figure

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saddles.networks.side_by_side import beside as beside
     from saddles.networks.task import Regression as Regression
     from saddles.networks.theory import Linearised as Linearised
+    from saddles.networks.theory import top_eigenvalue as top_eigenvalue
     from saddles.solvers.methods import GradientDescent as GradientDescent
     from saddles.solvers.methods import GradientFlow as GradientFlow
 

@@ -160,8 +160,8 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(8, Settings(problems=6, commuting=1)),
-        "laptop": Size(120, Settings(problems=1000, commuting=5)),
-        "gpu": Size(600, Settings(problems=10_000, commuting=20)),
+        "laptop": Size(120, Settings(problems=200, commuting=3)),
+        "gpu": Size(600, Settings(problems=1000, commuting=20)),
     },
     run=run,
     claims=claims,

@@ -3,6 +3,11 @@
 from typing import Any
 
 from saddles.core.experiment import Experiment
-from saddles.networks.experiments import closure, invariants, phase_diagram
+from saddles.networks.experiments import closure, invariants, linearised, phase_diagram
 
-EXPERIMENTS: list[Experiment[Any]] = [phase_diagram.EXPERIMENT, invariants.EXPERIMENT, closure.EXPERIMENT]
+EXPERIMENTS: list[Experiment[Any]] = [
+    phase_diagram.EXPERIMENT,
+    linearised.EXPERIMENT,
+    invariants.EXPERIMENT,
+    closure.EXPERIMENT,
+]
