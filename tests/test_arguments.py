@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 import saddles
-from saddles import concepts, diagonal, linear, margin
+from saddles import concepts, diagonal, linear, margin, networks
 from saddles.core.assumptions import Assumptions
 from saddles.core.status import status_of
 
@@ -26,6 +26,8 @@ SIM = concepts.Identity((1.0, 2.0), (0.5, 0.3), dim=4)
 FEW = concepts.Identity((1.0, 2.0), (0.5, 0.3), dim=4, samples=8)
 PAIR = concepts.SymmetricTwoLayer(factor=0.1 * np.eye(4))
 DENOISING = linear.Denoising(6, 2)
+VECTORS = networks.Regression(np.eye(3), np.eye(3)[:, :2], np.ones((1, 3)), np.ones((1, 2)))
+TANH = networks.Perceptron(4, 0.3, "tanh")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ CASES = [
     _simulate("margin factored", margin.FactoredAttention(scale=0.1), TOKENS, margin.MarginFlow(20.0),
               keepable=("factors", "accumulated")),
     _simulate("margin joint", margin.JointAttention(), TOKENS, margin.MarginFlow(20.0), keepable=("accumulated",)),
+    _simulate("networks descent", TANH, VECTORS, networks.GradientDescent(0.5, 4), keepable=("outputs",)),
+    _predict("networks Linearised", TANH, VECTORS, networks.Linearised(0.5), keepable=("outputs", "test_outputs")),
     _predict("margin MaxMargin", margin.FactoredAttention(scale=0.1), TOKENS, margin.MaxMargin()),
 ]  # fmt: skip
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,7 +1,11 @@
 """The commands as a user types them: words, files and exit codes."""
 
+import base64
+import hashlib
+import html
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -267,11 +271,14 @@ def test_reproduce_writes_one_page_without_network(command, tmp_path):
     code, out, err = command("reproduce", "linear", *TINY, "--out", "all")
     assert code == 0, err
     page = (tmp_path / "all" / "report.html").read_text()
-    assert page.count("<img ") == 6
-    assert page.count('alt="') == 6
+    assert page.count("<img ") == 12  # six thumbnails, six figures
+    assert page.count('alt="') == 12
+    assert page.index("<img ") < page.index("<h2") < page.index("<table") < page.index('id="claims"')
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in html.unescape(page)
     assert "http://" not in page
     assert "https://" not in page
-    assert "<script" not in page
     assert "linear/transition" in page
     assert "report.html" in out
     assert "6/6" in err

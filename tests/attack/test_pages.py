@@ -1,5 +1,7 @@
 """Script in what a report shows, and figures that are to have the same bytes."""
 
+import base64
+import hashlib
 import re
 from dataclasses import dataclass, field
 
@@ -9,7 +11,7 @@ from matplotlib.figure import Figure
 from saddles.core.claim import Claim
 from saddles.core.provenance import describe
 from saddles.core.run import run_experiment, save_drawing
-from saddles.report.page import Section, write_page
+from saddles.report.page import FILTER, Section, write_page
 
 EVIL = "</style></title><script>alert(1)</script><img src=x onerror='alert(2)'>\""
 
@@ -23,18 +25,21 @@ def test_nothing_that_was_read_becomes_markup(tmp_path):
     write_page([done, waiting], tmp_path / "report.html", EVIL, {EVIL: EVIL})
     page = (tmp_path / "report.html").read_text()
     assert "&lt;script&gt;" in page
-    assert not re.search(r"<(script|img)", page)
+    assert re.findall(r"<(?:script|img)[^>]*>", page) == ["<script>"]  # the page's own
+    assert f"<script>{FILTER}</script>" in page
     assert page.count("</style>") == page.count("</title>") == 1
     assert not re.search(r"\"[^\"<>]*'alert", page)
 
 
-def test_the_page_itself_forbids_scripts(tmp_path):
+def test_the_page_itself_forbids_other_scripts(tmp_path):
     write_page([], tmp_path / "report.html", "plain", {})
     page = (tmp_path / "report.html").read_text()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy
     assert "default-src &#x27;none&#x27;" in policy[1]
     assert "unsafe" not in policy[1]
+    digest = base64.b64encode(hashlib.sha256(FILTER.encode()).digest()).decode()
+    assert f"script-src &#x27;sha256-{digest}&#x27;;" in policy[1]
     assert "style=" not in page  # the policy allows the one style sheet, by its hash
 
 

@@ -16,7 +16,8 @@ from rich.table import Table
 
 import saddles
 from saddles.cli.lora import lora
-from saddles.cli.models import inspect
+from saddles.cli.models import inspect, report
+from saddles.cli.regime import regime
 from saddles.cli.terminal import (
     complain,
     err,
@@ -279,6 +280,9 @@ def reproduce(
     size: SizeOption = None,
     seed: SeedOption = 0,
     out_: Annotated[Path, typer.Option("--out", help="folder of the runs and of report.html")] = Path("runs"),
+    workers: Annotated[
+        int | None, typer.Option(help="experiments side by side; default: one for each core or GPU")
+    ] = None,
     data: DataOption = None,
 ) -> None:
     """Run all experiments at their default sizes; the HTML report grows as they finish."""
@@ -288,7 +292,7 @@ def reproduce(
     _cache()
     use_data(data)
     try:
-        failed, page = work(labs or [], size=size, seed=seed, root=out_, say=note)
+        failed, page = work(labs or [], size=size, seed=seed, root=out_, workers=workers, say=note)
     except KeyboardInterrupt:
         words = ["reproduce", *(labs or []), *(["--size", size] if size else [])]
         words += ["--seed", str(seed), "--out", str(out_)]
@@ -347,6 +351,8 @@ def sweep(
 
 
 app.command()(inspect)
+app.command()(report)
+app.command()(regime)
 
 
 @app.command()
@@ -458,7 +464,7 @@ def _show_run(result: "Run") -> None:
     how = "finished" if result.computed else "shown from an earlier identical run (--fresh computes it again)"
     head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
     out.print(f"{head}: {how}, {_duration(record['wall_time_s'])}", highlight=False, soft_wrap=True)
-    table = plain_table("verdict", "claim", "value", "", "threshold", "null", "seeds")
+    table = plain_table("verdict", "claim", "value", "", "threshold", "null", "runs")
     from saddles.core.claim import compared
 
     colours = {"holds": "green", "fails": "red", "not_evidence": "yellow", "not_applicable": "yellow"}

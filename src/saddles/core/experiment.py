@@ -42,7 +42,7 @@ from saddles.core.embedded import EMBEDDED
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
 
-LABS = ("linear", "diagonal", "concepts", "margin", "transformers", "diffusion")
+LABS = ("linear", "diagonal", "concepts", "margin", "transformers", "diffusion", "networks")
 """Labs that ship with saddles, in the order of `saddles list`."""
 
 SIZES = ("tiny", "laptop", "gpu", "paper")
@@ -255,6 +255,11 @@ def register(experiment: Experiment[S]) -> Experiment[S]:
         raise SaddlesError(f"An experiment named {experiment.name!r} exists already. Choose another name.")
     _own[experiment.name] = experiment
     return experiment
+
+
+def registered_here(name: str) -> bool:
+    """Whether an experiment is known to this process alone."""
+    return name in _own
 
 
 def registry() -> dict[str, Experiment[Any]]:

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from saddles.networks.model import Perceptron as Perceptron
     from saddles.networks.observe import distance as distance
     from saddles.networks.observe import parting_time as parting_time
+    from saddles.networks.phases import predicted_border as predicted_border
+    from saddles.networks.phases import predicted_linearity as predicted_linearity
     from saddles.networks.side_by_side import beside as beside
     from saddles.networks.task import Regression as Regression
     from saddles.networks.theory import Linearised as Linearised
+    from saddles.networks.theory import top_eigenvalue as top_eigenvalue
     from saddles.solvers.methods import GradientDescent as GradientDescent
     from saddles.solvers.methods import GradientFlow as GradientFlow
 

@@ -73,7 +73,7 @@ def closure(start: object, end: object, config: Config | None = None) -> xr.Data
     - `linearity`: ‖ΔW_K ΔW_Qᵀ‖/‖ΔA‖, the remainder of the change beyond what is linear in the factors, exactly.
     - `outside`: ‖(I − P_K) ΔA (I − P_Q)‖/‖ΔA‖, the share of the change outside the spans of the start's factors, which
       a lazy head cannot reach.
-    - `stable_rank`: of ΔA.
+    - `stable_rank`: of ΔA; `factor_change`: √(‖ΔW_K‖² + ‖ΔW_Q‖²) over that of the start's factors.
 
     `linearity`, `outside` and `stable_rank` are NaN where nothing changed. For VO read W_V and W_O in the place of W_K
     and W_Q. Biases are left out. Arguments as for `invariants`.
@@ -104,7 +104,8 @@ def _closure(key_0: np.ndarray, query_0: np.ndarray, key: np.ndarray, query: np.
         "memory": _ratio(_norm(square - roots[1]), size),
         "linearity": _ratio(_product_norm(moved, turned), change),
         "outside": _ratio(beyond, change),
-        "stable_rank": _ratio(float(np.sum(spectrum**2)), float(spectrum[0] ** 2)),
+        "stable_rank": _stable(spectrum),
+        "factor_change": _ratio(np.hypot(_norm(moved), _norm(turned)), np.hypot(_norm(key_0), _norm(query_0))),
     }
 
 
@@ -271,7 +272,7 @@ def _norm(matrix: np.ndarray) -> float:
 
 
 def _ratio(one: float, other: float) -> float:
-    return one / other if other > 0 else float("nan")
+    return float(one / other) if other > 0 else float("nan")
 
 
 def _product_norm(left: np.ndarray, right: np.ndarray) -> float:

@@ -37,14 +37,18 @@ def slope(weights: Weights, training: Training) -> Weights:
 
 
 def observe(weights: Weights, training: Training) -> dict[str, Array]:
-    """Losses, accuracy and the linearity of the change so far (NaN at the start)."""
+    """Losses, accuracy and the linearity of the change so far."""
     data = training.data
     values = outputs(weights, data.inputs, training.activation)
     seen = data.scores(values, outputs(weights, data.test_inputs, training.activation))
     change = jax.tree.map(jnp.subtract, weights, training.start)
     before, linear = jax.jvp(lambda at: outputs(at, data.inputs, training.activation), (training.start,), (change,))
     moved = values - before
-    return seen | {"linearity": jnp.linalg.norm(moved - linear) / jnp.linalg.norm(moved)}
+    size = jnp.linalg.norm(moved)
+    # 0 at the start: the limit of a remainder of second order over a change of first order.
+    return seen | {
+        "linearity": jnp.where(size > 0, jnp.linalg.norm(moved - linear) / jnp.where(size > 0, size, 1.0), 0.0)
+    }
 
 
 def _norm(weights: Weights) -> Float[Array, ""]:

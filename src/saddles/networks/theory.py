@@ -144,6 +144,31 @@ class Linearised:
         return data.scores(before + change.reshape(before.shape), tested + moved.reshape(tested.shape))
 
 
+@in_double_precision
+def top_eigenvalue(model: Network, task: Regression, *, seed: int = 0, steps: int = 50) -> float:
+    """λ_max of Θ/n at the start, by power steps: gradient descent on the linearised network is stable below 2/λ_max.
+
+    Args:
+        seed: draws the weights.
+        steps: power steps; the result is too small by a share that falls with the gap between the largest two.
+    """
+    weights = leaves_of(model.start(task, seed), "float64")
+    inputs = jnp.asarray(task.inputs)
+
+    def value(at: tuple[Array, ...]) -> Array:
+        return flattened(model.outputs(at, inputs))
+
+    @jax.jit
+    def step(vector: Array) -> Array:
+        (direction,) = jax.vjp(value, weights)[1](vector / jnp.linalg.norm(vector))
+        return jax.jvp(value, (weights,), (direction,))[1] / inputs.shape[0]
+
+    vector = jnp.asarray(np.random.default_rng([seed, 35]).normal(size=task.targets.size))
+    for _ in range(steps):
+        vector = step(vector)
+    return float(jnp.linalg.norm(vector))
+
+
 def kernels(
     model: Network, weights: tuple[Array, ...], inputs: Array, others: Array
 ) -> tuple[Float[Array, "output output"], Float[Array, "other output"]]:

@@ -1,7 +1,11 @@
-"""One self-contained HTML page: no script, no network, readable on a phone, in print and in the dark."""
+"""One self-contained HTML page: no network, readable on a phone, in print and in the dark.
+
+Its one script filters the table of claims; the page works without it, and its policy allows no other.
+"""
 
 import base64
 import hashlib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +27,7 @@ body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 4rem; }
 h2 { margin: 2.5rem 0 .2rem; } a { color: inherit; }
 .holds { color: var(--holds); font-weight: 600; } .fails { color: var(--fails); font-weight: 600; }
 .not_evidence, .not_applicable { color: var(--na); font-weight: 600; }
-td.verdict, td:first-child { white-space: nowrap; }
+td.verdict, table.all td:first-child { white-space: nowrap; }
 figure { margin: .8rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
 img { max-width: 100%; height: auto; display: block; margin: auto; }
 @media screen and (max-width: 45rem) {
@@ -33,7 +37,17 @@ img { max-width: 100%; height: auto; display: block; margin: auto; }
   table.claims td[data-name]::before { content: attr(data-name) ": "; color: var(--soft); }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .3rem; }
 }
-table.claims th:nth-child(2) { width: 44%; }
+table.all th:nth-child(2) { width: 44%; }
+.strip { display: flex; flex-wrap: wrap; gap: .2rem; margin: 1rem 0 .2rem; }
+.mark { width: 1.5rem; text-align: center; border: 1px solid var(--line); border-radius: 4px; text-decoration: none; }
+.waiting { color: var(--soft); }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .8rem; }
+.card { font-size: .82rem; text-decoration: none; overflow-wrap: anywhere; }
+.card img { width: 100%; height: 7.5rem; object-fit: contain; background: #fff; border: 1px solid var(--line);
+  border-radius: 6px; }
+.pair { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 1.2rem; align-items: start; }
+.pair td:first-child { white-space: normal; }
+@media screen and (max-width: 60rem) { .pair { grid-template-columns: minmax(0, 1fr); } }
 @media print {
   body { max-width: none; padding: 0; font-size: 11pt; } figure, tr, dl { break-inside: avoid; }
   h2 { break-after: avoid; } .wide { overflow: visible; } a { text-decoration: none; } table { font-size: 8.5pt; }
@@ -43,9 +57,36 @@ table.claims th:nth-child(2) { width: 44%; }
 """
 )
 
-_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_POLICY = f"default-src 'none'; img-src data:; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
-"""Nothing but pictures inside the page and its one style sheet."""
+FILTER = """
+const box = document.getElementById("filter"), choice = document.getElementById("verdict");
+const rows = Array.from(document.querySelectorAll("table.all tbody tr"));
+function filter() {
+  const words = box.value.toLowerCase().split(/\\s+/);
+  for (const row of rows) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every(word => text.includes(word))
+      || (choice.value !== "" && row.dataset.verdict !== choice.value);
+  }
+}
+box.addEventListener("input", filter);
+choice.addEventListener("change", filter);
+document.getElementById("filters").hidden = false;
+"""
+"""Shows the claims that have all words that were typed, and the verdict that was chosen."""
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _policy(script: str) -> str:
+    """Nothing but pictures inside the page, its one style sheet, and its one script if it has any."""
+    allowed = f" script-src {_hash(script)};" if script else ""
+    return f"default-src 'none'; img-src data:; style-src {_hash(_STYLE)};{allowed} base-uri 'none'; form-action 'none'"
+
+
+THUMBNAIL = 240
+"""Pixels of the longer side of a thumbnail."""
 
 _MARKS = {
     "holds": "✓ holds",
@@ -72,23 +113,25 @@ def write_page(sections: Sequence[Section], file: Path, heading: str, facts: Map
     body = [
         tag("h1", heading),
         tag("p", _summary(sections), class_="soft"),
-        _overview(sections),
+        _pictures(sections),
         *(_section(section) for section in sections),
+        _overview(sections),
         tag("h2", "Machine and versions") + fact_list(facts),
     ]
-    write_text(file, html_page(heading, body))
+    write_text(file, html_page(heading, body, FILTER))
 
 
-def html_page(heading: str, body: Sequence[Html]) -> str:
-    """A whole page around its parts, in the common look; a browser runs no script in it and fetches nothing."""
+def html_page(heading: str, body: Sequence[Html], script: str = "") -> str:
+    """A whole page around its parts, in the common look; a browser runs no other script in it and fetches nothing."""
     head = [
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", heading),
         tag("style", Html(_STYLE)),
     ]
-    main = tag("body", "\n", tag("main", "\n", join(body, "\n"), "\n"), "\n")
+    last = [tag("script", Html(script))] if script else []
+    main = tag("body", "\n", tag("main", "\n", join(body, "\n"), "\n"), *last, "\n")
     whole = tag("html", "\n", tag("head", "\n", join(head, "\n"), "\n"), "\n", main, "\n", lang="en")
     return join([Html("<!doctype html>"), whole, ""], "\n")
 
@@ -109,6 +152,43 @@ def _summary(sections: Sequence[Section]) -> str:
     )
 
 
+_WORST = ("fails", "not_evidence", "holds", "not_applicable")
+"""Which of several verdicts stands for an experiment: the first of these that it has."""
+
+
+def _pictures(sections: Sequence[Section]) -> Html:
+    """A strip of verdicts and a thumbnail for each experiment."""
+    marks, cards = [], []
+    for section in sections:
+        there = {claim.verdict for claim in section.claims}
+        verdict = next((word for word in _WORST if word in there), "waiting")
+        sign = _MARKS[verdict][:1] if verdict in _MARKS else "…"
+        words = f"{section.name}: {_MARKS[verdict][2:] if verdict in _MARKS else section.waiting}"
+        target = f"#{_anchor(section)}"
+        marks.append(tag("a", sign, href=target, title=words, class_=f"mark {verdict}"))
+        if section.figure is None:
+            continue
+        image = tag("img", alt=section.title, src=f"data:image/png;base64,{_thumbnail(section.figure)}")
+        name = tag("span", f"{sign} ", class_=verdict) + tag("span", section.name)
+        cards.append(tag("a", image, name, href=target, class_="card"))
+    counts = (
+        "a square is an experiment and its worst verdict: ✓ holds, ✗ fails, ○ not evidence, – not applicable, … waits"
+    )
+    return join(
+        [tag("p", *marks, class_="strip"), tag("p", counts, class_="soft"), tag("div", *cards, class_="cards")], "\n"
+    )
+
+
+def _thumbnail(figure: Path) -> str:
+    from PIL import Image
+
+    with Image.open(figure) as whole, io.BytesIO() as file:
+        small = whole.convert("RGB")
+        small.thumbnail((THUMBNAIL, THUMBNAIL))
+        small.quantize(64).save(file, "PNG")
+        return base64.b64encode(file.getvalue()).decode()
+
+
 def _overview(sections: Sequence[Section]) -> Html:
     rows = []
     for section in sections:
@@ -125,14 +205,22 @@ def _overview(sections: Sequence[Section]) -> Html:
                 tag("td", claim.where, data_name="where"),
                 tag("td", _compared(claim), class_="number", data_name="worst value"),
                 tag("td", null, against, class_="number", data_name="null"),
-                tag("td", f"{claim.spread:.2g}, {claim.seeds}", class_="number", data_name="spread, seeds"),
+                tag("td", f"{claim.spread:.2g}, {claim.seeds}", class_="number", data_name="spread, runs"),
                 tag("td", _MARKS[claim.verdict], class_=f"verdict {claim.verdict}"),
             ]
-            rows.append(tag("tr", *cells))
-    names = ("experiment", "claim", "where", "worst value, threshold", "null", "spread, seeds", "verdict")
+            rows.append(tag("tr", *cells, data_verdict=claim.verdict))
+    names = ("experiment", "claim", "where", "worst value, threshold", "null", "spread, runs", "verdict")
     head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in names)))
-    table = tag("table", head, tag("tbody", *rows), class_="claims")
-    return join([tag("h2", "Claims"), scrolled(table, "claims")], "\n")
+    table = tag("table", head, tag("tbody", *rows), class_="claims all")
+    options = [tag("option", "every verdict", value=""), *(tag("option", m[2:], value=v) for v, m in _MARKS.items())]
+    controls = tag(
+        "p",
+        tag("label", "show claims with ", tag("input", id="filter", type="search")),
+        tag("label", " and ", tag("select", *options, id="verdict")),
+        id="filters",
+        hidden="",
+    )
+    return join([tag("h2", "All claims", id="claims"), controls, scrolled(table, "claims")], "\n")
 
 
 def scrolled(table: Html, label: str) -> Html:
@@ -158,12 +246,35 @@ def _section(section: Section) -> Html:
     record = section.record
     spent = _duration(float(record["wall_time_s"]))
     parts.append(tag("p", f"size {record['size']}, seed {record['seed']}, {spent}", class_="soft"))
+    if record.get("data_note"):
+        parts.append(tag("p", f"data: {record['data_note']}"))
+    shown = [_beside(section.claims)] if section.claims else []
     if section.figure is not None:
-        parts.append(picture(section.figure.read_bytes(), _described(section)))
+        shown = [picture(section.figure.read_bytes(), _described(section)), *shown]
+    parts.append(tag("div", *shown, class_="pair"))
     command = f"saddles run {section.name} --size {record['size']} --seed {record['seed']}"
     parts.append(tag("p", tag("code", command)))
     parts.append(tag("details", tag("summary", "settings"), fact_list(record["settings"])))
     return join(parts, "\n")
+
+
+def _beside(claims: Sequence[Claim]) -> Html:
+    """What was predicted, what happened and how near, next to the figure."""
+    rows = []
+    for claim in claims:
+        sign = {"<=": "≤", ">=": "≥"}[claim.relation]
+        reason = tag("br") + tag("span", claim.reason, class_="soft") if claim.reason else ""
+        null = "" if claim.null is None else f", null {claim.null:.3g}"
+        rows.append(
+            tag(
+                "tr",
+                tag("td", claim.claim, tag("br"), tag("span", _MARKS[claim.verdict], class_=claim.verdict), reason),
+                tag("td", f"{sign} {claim.threshold:.3g}", class_="number", data_name="predicted"),
+                tag("td", f"{claim.value:.3g}{null}", class_="number", data_name="measured"),
+            )
+        )
+    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in ("claim", "predicted", "measured"))))
+    return tag("div", tag("table", head, tag("tbody", *rows), class_="claims"))
 
 
 def fact_list(facts: Mapping[str, object]) -> Html:

@@ -1,16 +1,44 @@
-"""Run whole labs; the report grows as experiments finish."""
+"""Run whole labs side by side; the report grows as experiments finish."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from saddles.core.experiment import Context, Experiment, chosen
+from saddles.core.experiment import Context, Experiment, chosen, registered_here
 from saddles.core.provenance import machine, versions
-from saddles.core.run import run_experiment
+from saddles.core.run import Run, run_experiment
 from saddles.errors import MissingDataError, SaddlesError
 from saddles.report.page import Section, write_page
 from saddles.runtime.files import explained
+from saddles.runtime.progress import bar
+from saddles.runtime.threads import cores
+from saddles.runtime.workers import Worker, WorkerLostError
+from saddles.sweeps.cells import ONE_THREAD
+from saddles.sweeps.embedded import gpus
 
 HEADING = "saddles: reproduction"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One experiment to run in a worker process."""
+
+    name: str
+    size: str
+    seed: int
+    root: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of it: a run, or why there is none."""
+
+    run: Run | None = None
+    reason: str = ""
+    skipped: bool = False
 
 
 def reproduce(
@@ -19,6 +47,7 @@ def reproduce(
     size: str | None = None,
     seed: int = 0,
     root: Path = Path("runs"),
+    workers: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[int, Path]:
     """Run every experiment of some labs (none named: of all) and write root/report.html.
@@ -26,43 +55,107 @@ def reproduce(
     An experiment without its data is skipped, and the report says so; one that has no such size runs at its default;
     one that fails is reported, and the others still run.
 
+    Args:
+        workers: experiments at a time, each in a process with one thread; None is one for each core or GPU, 1 runs
+            them one after another in this process.
+
     Returns the number of failed claims and failed experiments, and the page.
     """
     rows = chosen(labs)
     known = list(dict.fromkeys(name for row in rows for name in row.sizes))
     if size is not None and size not in known:
         raise SaddlesError.must_be("size", f"one of {', '.join(known)}", size)
+    if workers is not None and workers < 1:
+        raise SaddlesError.must_be("workers", "at least 1", workers)
     Context(seed=seed)  # refuses a seed below 0 before anything is written
     page = root / "report.html"
     facts = {**{k: v for k, v in machine().items() if v is not None}, **versions()}
     sections = [Section(row.name, row.title) for row in rows]
-    failed = 0
     with explained(root, "Choose another --out"):
         root.mkdir(parents=True, exist_ok=True)
         write_page(sections, page, HEADING, facts)
-    for place, row in enumerate(rows):
-        here = size if size is not None and size in row.sizes else row.default
-        say(f"{place + 1}/{len(rows)} {row.name}, {here}, about {row.sizes[here].seconds:g} s")
-        instead = row.instead(here, row.at_hand(here))
-        if instead:
-            say(f"  data: {instead}")
-        sections[place], failures, outcome = _run(row, here, seed, root)
-        failed += failures
-        say(f"  {outcome}")
-        write_page(sections, page, HEADING, facts)
+    say(f"report: {page} (it grows; reload it)")
+    sizes = [size if size is not None and size in row.sizes else row.default for row in rows]
+    jobs = [Job(row.name, here, seed, root) for row, here in zip(rows, sizes, strict=True)]
+    seconds = [row.sizes[here].seconds for row, here in zip(rows, sizes, strict=True)]
+    failed = 0
+    with bar("reproduce", sum(seconds)) as progress, _runner(rows, workers or len(gpus()) or cores()) as submit:
+        # The longest first: a long one that begins last would run alone.
+        order = sorted(range(len(rows)), key=lambda place: -seconds[place])
+        places = {submit(rows[place], jobs[place]): place for place in order}
+        for count, future in enumerate(as_completed(places), 1):
+            place, outcome = places[future], future.result()
+            sections[place], failures, words = _judged(rows[place], outcome)
+            failed += failures
+            write_page(sections, page, HEADING, facts)
+            progress.advance(seconds[place])
+            progress.print(f"{count}/{len(rows)} {rows[place].name}, {sizes[place]}: {words}", say)
     return failed, page
 
 
-def _run(row: Experiment, size: str, seed: int, root: Path) -> tuple[Section, int, str]:
-    """One experiment: its section of the page, how much failed, and a line about it."""
+Submit = Callable[[Experiment, Job], "Future[Outcome]"]
+
+
+@contextmanager
+def _runner(rows: Sequence[Experiment], workers: int) -> Iterator[Submit]:
+    """Something that takes jobs: worker processes, or this process where there is one worker."""
+    mine, all_workers = threading.local(), set()
+
+    def elsewhere(job: Job) -> Outcome:
+        if not hasattr(mine, "worker"):
+            mine.worker = Worker(_start, None, environment=ONE_THREAD)
+            all_workers.add(mine.worker)
+        try:
+            return mine.worker.call(job)
+        except WorkerLostError as error:
+            del mine.worker  # the next job of this thread starts another
+            return Outcome(reason=f"failed: {error}")
+
+    def submit(row: Experiment, job: Job) -> "Future[Outcome]":
+        # An experiment that was registered in this process alone is not known to a fresh one.
+        if workers == 1 or registered_here(row.name):
+            return pool.submit(_carry_out, row, job)
+        return pool.submit(elsewhere, job)
+
+    with ThreadPoolExecutor(min(workers, len(rows)) or 1, thread_name_prefix="reproduce") as pool:
+        try:
+            yield submit
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        finally:
+            for worker in all_workers:
+                worker.kill()
+
+
+def _start(nothing: None) -> Callable[[Job], Outcome]:
+    """What a worker process answers jobs with."""
+    from saddles.core.experiment import find
+    from saddles.runtime.device import keep_compiled_programs
+
+    keep_compiled_programs()
+    return lambda job: _carry_out(find(job.name), job)
+
+
+def _carry_out(row: Experiment, job: Job) -> Outcome:
     try:
-        result = run_experiment(row, size=size, seed=seed, root=root)
+        return Outcome(run_experiment(row, size=job.size, seed=job.seed, root=job.root))
+    except MissingDataError as error:
+        return Outcome(reason=f"skipped: {error}", skipped=True)
     except SaddlesError as error:
-        missing = isinstance(error, MissingDataError)
-        reason = f"{'skipped' if missing else 'failed'}: {error}"
-        return Section(row.name, row.title, waiting=reason), 0 if missing else 1, reason
+        return Outcome(reason=f"failed: {error}")
+    except Exception as error:  # a mistake of ours in one experiment must not take the others down
+        return Outcome(reason=f"failed: this is a bug in saddles ({type(error).__name__}: {error})")
+
+
+def _judged(row: Experiment, outcome: Outcome) -> tuple[Section, int, str]:
+    """The section of the page, how much failed, and a line about it."""
+    result = outcome.run
+    if result is None:
+        return Section(row.name, row.title, waiting=outcome.reason), 0 if outcome.skipped else 1, outcome.reason
     verdicts = [claim.verdict for claim in result.claims]
     words = {"holds": "hold", "fails": "fail", "not_evidence": "are not evidence", "not_applicable": "do not apply"}
-    counts = ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in words.items())
+    counts = ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in words.items() if verdict in verdicts)
+    instead = result.record.get("data_note", "")
     section = Section(row.name, row.title, result.record, result.claims, result.folder / "figure.png")
-    return section, verdicts.count("fails"), counts
+    return section, verdicts.count("fails"), counts + (f"; {instead}" if instead else "")

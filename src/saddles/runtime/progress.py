@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -50,6 +50,14 @@ class Bar:
         with self._lock:
             if self._progress is not None and self._task is not None:
                 self._progress.update(self._task, completed=min(done, self._total), rate=self._rate())
+
+    def print(self, text: str, otherwise: Callable[[str], None]) -> None:
+        """A line above the bar; where no bar is shown, `otherwise` gets it."""
+        with self._lock:
+            if self._progress is not None:
+                self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+                return
+        otherwise(text)
 
     def _rate(self) -> str:
         if not self._done:

@@ -1,0 +1,155 @@
+"""Figures of lab `networks`."""
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from saddles.figures.style import COLOURS, HEAT, INK, MEASURED, THEORY, look, sheet
+
+
+def phase_diagram(trajectory: xr.Dataset) -> Figure:
+    """Linearity, test accuracy and the rank of the change over (γ_σ², γ_w), with the border e = ½."""
+    last = trajectory.isel(time=-1).mean("seed").transpose("gamma_w", "gamma_variance", ...)
+    across, up = last["gamma_variance"].values, last["gamma_w"].values
+    slopes = trajectory["slope"].values
+    panels = [
+        ("Linearity of the change, e", "linearity", "0: lazy … 1: active", {"vmin": 0, "vmax": 1}),
+        ("Test accuracy", "test_accuracy", "share of test images", {"vmin": 0}),
+        (r"Stable rank of $\Delta W_1$", "stable_rank", r"$\|\Delta W_1\|_F^2\,/\,\|\Delta W_1\|_{op}^2$", {"vmin": 1}),
+    ]
+    with look():
+        figure, (axes,) = sheet(1, 3, 14, 4.8, sharex=True, sharey=True)
+        for axis, (title, name, unit, options) in zip(axes, panels, strict=True):
+            drawn = axis.pcolormesh(
+                across, up, last[name].values, cmap=HEAT, shading="nearest", rasterized=True, **options
+            )
+            figure.colorbar(drawn, ax=axis, label=unit)
+            _borders(axis, trajectory, across, up)
+            axis.set(title=title, xlabel=r"$\gamma_{\sigma^2}$   (variance $\sigma^2=d^{\,\gamma_{\sigma^2}}$)")
+        axes[0].set_ylabel(r"$\gamma_w$   (width $w=d^{\,\gamma_w}$)")
+        spread = f" ± {np.ptp(slopes) / 2:.2f}" if len(slopes) > 1 else ""
+        words = f"{trajectory.attrs['activation']}, {trajectory.attrs['source']}, d = {trajectory.attrs['dim']}"
+        figure.suptitle(f"{words}: slope of e = ½ is {np.mean(slopes):.2f}{spread}", fontsize=11)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _borders(axis: Axes, trajectory: xr.Dataset, across: np.ndarray, up: np.ndarray) -> None:
+    # A white line below each border keeps it visible on every colour.
+    theory = trajectory["theory_border"].mean("seed").values
+    axis.plot(theory, up, color="white", linewidth=3.4)
+    axis.plot(theory, up, **THEORY | {"color": "black"}, label="theory of the linear network, e = ½")
+    border = trajectory["border"].values
+    for number, row in enumerate(border):
+        axis.plot(row, up, color="white", linewidth=3.6)
+        axis.plot(row, up, color=COLOURS[3], linewidth=1.8, label=None if number else "measured e = ½, each seed")
+    half = (across[1] - across[0]) / 2
+    axis.set(
+        xlim=(across[0] - half, across[-1] + half), ylim=(up[0] - (up[1] - up[0]) / 2, up[-1] + (up[1] - up[0]) / 2)
+    )
+
+
+def invariants(trajectory: xr.Dataset) -> Figure:
+    """Drift of C_KQ and C_VO against the rate, and of C_KQ with and without the biases."""
+    last = trajectory["drift"].isel(time=-1)
+    rates = last["rate"].values
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 11, 4.2, sharey=True)
+        for optimiser, colour in (("sgd", COLOURS[0]), ("adam", COLOURS[3])):
+            for product, style in (("KQ", "-"), ("VO", ":")):
+                values = last.sel(optimiser=optimiser, product=product, biases=False).transpose("seed", "rate").values
+                _seeds(
+                    left,
+                    rates,
+                    values,
+                    colour,
+                    f"{optimiser.upper() if optimiser == 'sgd' else 'Adam'}, {product}",
+                    style,
+                )
+        first = float(last.sel(optimiser="sgd", product="KQ", biases=False, rate=rates[0]).median())
+        left.plot(rates, first * rates / rates[0], **THEORY, label="proportional to the rate")
+        left.set(title="Without biases", ylabel="drift of the invariant, ‖C − C₀‖ / ‖C₀‖")
+        chosen = {"optimiser": "sgd", "product": "KQ", "biases": True}
+        for name, colour, words in (
+            ("drift", COLOURS[0], "biases counted"), ("drift_without_bias", COLOURS[1], "weights alone")
+        ):  # fmt: skip
+            values = trajectory[name].isel(time=-1).sel(chosen).transpose("seed", "rate").values
+            _seeds(right, rates, values, colour, words)
+        right.set(title="Keys and queries with biases, SGD")
+        for axis in (left, right):
+            axis.set(xscale="log", yscale="log", xlabel="learning rate, over the largest; same gradient time")
+            axis.legend()
+    return figure
+
+
+def closure(trajectory: xr.Dataset) -> Figure:
+    """Medians over heads along training: balance, memory, linearity, share outside the spans, rank."""
+    panels = [
+        ("balance", "Balance", "‖M − (R G_Q Rᵀ)^½‖ / ‖M‖"),
+        ("memory", "Memory of the start lost", "‖M − (R (G_Q + C₀) Rᵀ)^½‖ / ‖M‖"),
+        ("linearity", "Linearity of the head", "‖ΔK ΔQᵀ‖ / ‖ΔA‖"),
+        ("outside", "Outside the start's spans", "share of ΔA"),
+        ("stable_rank", "Stable rank of ΔKQ", "‖ΔA‖_F² / ‖ΔA‖²"),
+    ]
+    steps = trajectory["time"].values
+    with look():
+        figure, (axes,) = sheet(1, 5, 18, 4.0)
+        for axis, (name, title, label) in zip(axes, panels, strict=True):
+            for kind, style in (("vit", "-"), ("gpt2", "--")):
+                for optimiser, colour in (("adam", COLOURS[3]), ("sgd", COLOURS[0])):
+                    chosen = trajectory[name].sel(model=kind, optimiser=optimiser, product="KQ")
+                    values = chosen.median(["layer", "head"]).transpose("seed", "time").values
+                    words = f"{'ViT' if kind == 'vit' else 'GPT-2'}, {'Adam' if optimiser == 'adam' else 'SGD'}"
+                    _seeds(axis, steps, values, colour, words, style)
+            axis.set(title=title, ylabel=label, xlabel="step", xscale="log")
+            if name not in ("balance", "stable_rank"):
+                axis.set(yscale="log")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    return figure
+
+
+def _seeds(axis: Axes, across: np.ndarray, rows: np.ndarray, colour: str, words: str, style: str = "-") -> None:
+    """Median over seeds as a line, their range as a band."""
+    axis.fill_between(across, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+    axis.plot(across, np.median(rows, axis=0), **MEASURED | {"color": colour, "linestyle": style, "label": words})
+
+
+def regime(heads: xr.Dataset) -> Figure:
+    """Linearity, share outside the spans and drift of the invariant for every head of a model."""
+    panels = [
+        ("linearity", "Linearity of the head"),
+        ("outside", "Outside the start's spans"),
+        ("drift", "Drift of the invariant"),
+    ]
+    with look():
+        figure, axes = sheet(2, 3, 12, 6.4, sharex=True, sharey=True)
+        for row, product in zip(axes, ("KQ", "VO"), strict=True):
+            for axis, (name, title) in zip(row, panels, strict=True):
+                values = heads[name].sel(product=product).transpose("head", "layer").values
+                drawn = axis.pcolormesh(heads["layer"], heads["head"], values, cmap=HEAT, shading="nearest", vmin=0)
+                figure.colorbar(drawn, ax=axis)
+                axis.set(title=f"{title}, {product}", xlabel="layer", ylabel="head")
+    return figure
+
+
+def linearised(trajectory: xr.Dataset) -> Figure:
+    """Distance between a network and its linearisation over time, and at the end by width."""
+    steps, widths = trajectory["time"].values, trajectory["width"].values
+    apart = trajectory["distance"].transpose("width", "seed", "time").values
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 11, 4.2)
+        for number, width in enumerate(widths):
+            _seeds(left, steps[1:], apart[number][:, 1:], COLOURS[number % len(COLOURS)], f"w = {width}")
+        left.axhline(0.1, color=INK, linewidth=1)
+        left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                      textcoords="offset points", fontsize=9)  # fmt: skip
+        left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="Distance over time")
+        left.legend()
+        _seeds(right, widths, apart[:, :, -1].T, COLOURS[0], "measured at the end")
+        right.plot(widths, np.median(apart[0, :, -1]) * np.sqrt(widths[0] / widths), **THEORY, label="slope −1/2")
+        right.set(xscale="log", yscale="log", xlabel="width w", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="By width")
+        right.legend()
+    return figure

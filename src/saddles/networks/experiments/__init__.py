@@ -1,0 +1,13 @@
+"""The experiments of lab `networks`."""
+
+from typing import Any
+
+from saddles.core.experiment import Experiment
+from saddles.networks.experiments import closure, invariants, linearised, phase_diagram
+
+EXPERIMENTS: list[Experiment[Any]] = [
+    phase_diagram.EXPERIMENT,
+    linearised.EXPERIMENT,
+    invariants.EXPERIMENT,
+    closure.EXPERIMENT,
+]

@@ -1,0 +1,62 @@
+"""Where the theory of wide two-layer linear networks puts the border between lazy and active.
+
+With W1 and W2 of variance σ² and a width w far above the dimensions, a mode of the target with singular value s moves
+along A = σ²w sinh(2G), G its accumulated gradient: the two vectors of length σ√w that carry it, orthogonal at the
+start, turn into each other by e^{±G}. The part of the change that is quadratic in the weights is
+2σ²w (cosh G − 1) sinh G, so the mode has
+
+    e = 1 − 1/cosh G,   s = σ²w sinh(2G),
+
+and e = ½ where cosh G = 2: at s = 4√3 σ²w. Over modes, e² is the mean of theirs weighted by s². All of it assumes
+whitened inputs, squared loss, training to the end, and a start A(0) that is small beside the target.
+"""
+
+import numpy as np
+
+from saddles.protocols import ArrayLike
+
+HALF = 0.5
+"""The linearity at which the border is drawn: half of the change is beyond what is linear."""
+
+
+def predicted_linearity(singular_values: ArrayLike, threshold: ArrayLike) -> np.ndarray:
+    """e of a wide two-layer linear network that has learned a matrix with these singular values from σ²w = `threshold`.
+
+    Args:
+        singular_values: of the learned matrix.
+        threshold: σ²w, a number or several.
+    """
+    size = np.asarray(threshold, dtype=float)
+    values = np.asarray(singular_values, dtype=float).reshape(-1)
+    # cosh G from sinh 2G = x: cosh² G = (1 + cosh 2G)/2 = (1 + √(1 + x²))/2.
+    ratio = values / size[..., None]
+    each = 1 - 1 / np.sqrt((1 + np.sqrt(1 + ratio**2)) / 2)
+    return np.asarray(np.sqrt(np.sum((each * values) ** 2, -1) / np.sum(values**2)))
+
+
+def predicted_border(singular_values: ArrayLike, linearity: float = HALF) -> float:
+    """The σ²w at which `predicted_linearity` has a given value, by bisection: e falls with σ²w."""
+    values = np.asarray(singular_values, dtype=float).reshape(-1)
+    low, high = 1e-12 * values.max(), 1e12 * values.max()
+    for _ in range(100):  # halves the logarithm of a ratio of 1e24: down to rounding after 60
+        middle = np.sqrt(low * high)
+        low, high = (middle, high) if predicted_linearity(values, middle) > linearity else (low, middle)
+    return float(np.sqrt(low * high))
+
+
+def crossing(linearity: np.ndarray, across: np.ndarray, level: float = HALF) -> float:
+    """Where e along a row of growing variances last falls below a level, interpolated; NaN where it never does."""
+    above = np.flatnonzero(linearity >= level)
+    if not above.size or above[-1] + 1 >= len(across):
+        return float("nan")
+    at = above[-1]
+    share = (linearity[at] - level) / (linearity[at] - linearity[at + 1])
+    return float(across[at] + share * (across[at + 1] - across[at]))
+
+
+def slope_of(border: np.ndarray, up: np.ndarray) -> float:
+    """The slope of a line fitted to a border over γ_w; NaN with fewer than three rows that have one."""
+    there = np.isfinite(border)
+    if there.sum() < 3:
+        return float("nan")
+    return float(np.polyfit(up[there], border[there], 1)[0])
