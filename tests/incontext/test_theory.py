@@ -17,6 +17,7 @@ from saddles.incontext import (
     Separate,
     Wide,
 )
+from saddles.incontext.linear_networks import conjectured
 
 TASK = Regression([0.4, 0.3, 0.2, 0.1], 31)
 
@@ -87,6 +88,17 @@ def test_wide_head_follows_the_self_consistent_theory():
             gaps[threshold, other] = float(np.abs(theory["loss"] - flow["loss"]).max())
     assert max(gaps[10.0, 10.0], gaps[1e-3, 1e-3]) < 3e-3
     assert min(gaps[10.0, 1e-3], gaps[1e-3, 10.0]) > 0.3
+
+
+def test_the_conjecture_skips_a_saddle_where_covariances_commute():
+    """Σ_xx = diag(0.1, 1), B = diag(6, 1): the flow first learns μ = 1, not μ = 3.6; integrating the neurons tells."""
+    inputs, truth = np.diag([0.1, 1.0]), np.diag([6.0, 1.0])
+    np.testing.assert_allclose(conjectured(inputs, truth).plateaus, [4.6, 1.0, 0.0], atol=1e-12)
+    points = np.sqrt(2) * np.sqrt(inputs)
+    model = Neurons(lambda x, theta: theta[:2] * (theta[2:] @ x), 2, 4, 2, 1e-8, np.kron([[1.0, 1.0]], np.eye(2)))
+    told = saddles.predict(model, Samples(points, points @ truth.T), AlternatingFlows())
+    np.testing.assert_allclose(told["plateau"], [4.6, 3.6, 0.0], atol=1e-6)
+    np.testing.assert_allclose(np.diff(told["stage_time"])[0], np.log(1e8) / 2 - np.log(2) / 4, rtol=1e-3)
 
 
 def test_a_neuron_of_ones_own_is_checked():

@@ -32,22 +32,6 @@ def staircase(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
-def order(trajectory: xr.Dataset) -> Figure:
-    """Share of stages that are in order, and that are as predicted, by the closest neighbours of the spectrum."""
-    ratio, seen = trajectory["ratio"].values, trajectory["seen"].values
-    right = (seen == np.arange(seen.shape[1])).mean(axis=1)
-    told = (seen == trajectory["foreseen"].values).mean(axis=1)
-    with look():
-        figure, ((axis,),) = sheet(1, 1, 6.5, 4)
-        axis.plot(ratio, right, "o", color=COLOURS[0], label="largest eigenvalue first", markersize=5)
-        axis.plot(ratio, told, "x", color=COLOURS[3], label="as the theory says for this start", markersize=6)
-        axis.axvline(0.8, color=GREY, linewidth=0.8)
-        axis.set(xlabel="largest ratio of neighbouring eigenvalues", ylabel="share of stages", ylim=(-0.05, 1.08),
-                 title="Order of learning, one mark for each covariance")  # fmt: skip
-        axis.legend(loc="lower left")
-    return figure
-
-
 def lazy_active(trajectory: xr.Dataset) -> Figure:
     """Loss for every σ²w at the largest width (left), error of the theory over the width (right)."""
     clock = trajectory["time"].values
