@@ -63,9 +63,8 @@ def known(records: dict[str, Any]) -> dict[str, Any]:
     for key, entry in parse_file(str(HERE / "references.bib")).entries.items():
         people = [" ".join(person.last_names).translate(PLAIN) for person in entry.persons["author"]]
         names = " and ".join(people) if len(people) < 3 else f"{people[0]} et al."
-        papers[key] = (
-            f"{names}, {entry.fields['title']} ({entry.fields['year']}), https://arxiv.org/abs/{entry.fields['eprint']}"
-        )
+        there = f", https://arxiv.org/abs/{entry.fields['eprint']}" if "eprint" in entry.fields else ""
+        papers[key] = f"{names}, {entry.fields['title']} ({entry.fields['year']}){there}"
     rows = {name: record["claims"] for name, record in records.items() if "claims" in record}
     kept = ("claim", "where", "relation", "threshold")
     return {"papers": papers, "claims": {name: [{k: c[k] for k in kept} for c in row] for name, row in rows.items()}}

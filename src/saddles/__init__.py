@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from saddles.core.store import save as save
     from saddles.core.trajectory import trajectory as trajectory
     from saddles.errors import SaddlesError as SaddlesError
+    from saddles.figures.films import animate as animate
+    from saddles.figures.plotting import plot as plot
     from saddles.protocols import AXIS as AXIS
     from saddles.protocols import Method as Method
     from saddles.protocols import Model as Model

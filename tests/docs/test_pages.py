@@ -67,7 +67,7 @@ def test_commands_exist(page, line):
 def _parse(words: list[str], sketch: bool) -> bool:
     """Walk down to the command; a sketch's options must exist, a whole line must parse and name an experiment."""
     here: Any = typer.main.get_command(app)
-    while words and hasattr(here, "commands"):
+    while words and hasattr(here, "commands") and not words[0].startswith("--"):
         heads = words[0].split("|")
         found = [here.commands[head] for head in heads if head in here.commands]
         assert len(found) == len(heads), f"no command {words[0]}"
@@ -75,7 +75,7 @@ def _parse(words: list[str], sketch: bool) -> bool:
     options = {option for parameter in here.params for option in (*parameter.opts, *parameter.secondary_opts)}
     asked = {option for word in words for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", word)}
     assert asked <= options | {"--help"}, f"unknown: {asked - options}"
-    if not sketch and words:
+    if not sketch and words and not hasattr(here, "commands"):  # `saddles --install-completion` would be carried out
         with here.make_context("saddles", list(words)) as context:
             if here.name == "run" and context.params["name"]:
                 find(context.params["name"]).settings(context.params["size"] or find(context.params["name"]).default)

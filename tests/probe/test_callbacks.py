@@ -43,6 +43,11 @@ def test_trainer_of_transformers(tmp_path, capsys):
     np.testing.assert_allclose(whole.result["heads"]["singular_value"].values[-1], after, rtol=1e-9, atol=1e-12)
     logged = [row for row in trainer.state.log_history if NAMES[0] in row]
     assert [row["step"] for row in logged] == [4, 8, 10]
+    last = trainer.state.log_history[-1]["epoch"]
+    assert [row["epoch"] for row in logged] == pytest.approx([0.4 * last, 0.8 * last, last], rel=0.02)
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("saddles: ")]
+    assert f"`saddles report {tmp_path / 'whole' / 'saddles'}`" in sentence
+    assert f"ΔKQ {float(whole.result['heads']['stable_rank'][-1, ..., 0].mean()):.1f} (initial" in sentence
     assert [row["step"] for row in trainer.state.log_history if "loss" in row] == [4, 8], "other logs are as before"
     for name in NAMES:
         seen = scalars(tmp_path / "whole", f"train/{name}")

@@ -150,6 +150,24 @@ def test_inspect_writes_one_page_and_is_not_repeated(command, home, tmp_path, mo
     assert command("inspect", home / "run", "--only", "c_fc")[0] == 0
 
 
+def test_a_recording_has_the_page_of_an_inspection(command, tmp_path):
+    model = tiny("gpt2")
+    with saddles.probe.record(model, every=1, out=tmp_path / "rec") as run:
+        for seed in (1, 2):
+            model.load_state_dict(planted(model, rank=1, size=1.0, bias=0.0, seed=seed).state_dict())
+            run.step()
+    code, out, _ = command("report", str(tmp_path / "rec"))
+    assert code == 0
+    page = (tmp_path / "rec" / "report.html").read_text("utf-8")
+    assert "Stable rank of the change" in page
+    assert out.splitlines()[-1].endswith("report.html")
+    assert run.result.plot().axes[0].get_title(loc="left") == "layer 0"
+    saddles.save(saddles.trajectory({"loss": [1.0, 0.5]}, [0.0, 1.0]), tmp_path / "plain.zarr")
+    code, _, err = command("report", str(tmp_path / "plain.zarr"))
+    assert code == 2
+    assert "holds no recording of heads" in err
+
+
 def test_plan_and_extract(command, home, tmp_path):
     base, tuned = home / "run" / "checkpoint-0", home / "run" / "checkpoint-2"
     code, out, _ = command("lora", "plan", base, tuned, "--energy", "0.99", "--out", "plan.json", "--figure", "curve")

@@ -1,5 +1,6 @@
 """A number over one or two axes of a grid."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,13 @@ def test_numbers_that_are_not_there_draw_without_a_word():
     over_grid(empty).savefig("nothing.png")
     over_grid(empty.isel(width=0, drop=True)).savefig("nothing-line.png")
     assert all(Path(name).stat().st_size > 1000 for name in ("nothing.png", "nothing-line.png"))
+
+
+def test_the_error_at_the_end_is_what_a_sweep_shows_first():
+    grid = json.dumps({"grid": {"rate": [1.0, 2.0], "width": [1, 2]}, "zipped": False, "seeds": [0, 1]})
+    error = values(rate=[1.0, 2.0], width=[1, 2], seed=[0, 1], time=[0.0, 1.0, 2.0], dynamics=["a", "b", "c"])
+    whole = xr.Dataset({"loss": error * 0, "test_error": error}, attrs={"grid": grid})
+    axis, colours = figures.measure_over_grid(whole).axes
+    assert colours.get_ylabel() == "test error at the end"
+    np.testing.assert_allclose(axis.collections[0].get_array(), error.isel(time=-1).median(["seed", "dynamics"]).values)
+    assert figures.measure_over_grid(xr.Dataset({"weight": error}, attrs={"grid": grid})) is None

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import saddles
 from saddles.cli.lora import lora
-from saddles.cli.models import inspect
+from saddles.cli.models import inspect, report
 from saddles.cli.regime import regime
 from saddles.cli.terminal import (
     complain,
@@ -351,6 +351,7 @@ def sweep(
 
 
 app.command()(inspect)
+app.command()(report)
 app.command()(regime)
 
 
@@ -463,7 +464,7 @@ def _show_run(result: "Run") -> None:
     how = "finished" if result.computed else "shown from an earlier identical run (--fresh computes it again)"
     head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
     out.print(f"{head}: {how}, {_duration(record['wall_time_s'])}", highlight=False, soft_wrap=True)
-    table = plain_table("verdict", "claim", "value", "", "threshold", "null", "seeds")
+    table = plain_table("verdict", "claim", "value", "", "threshold", "null", "runs")
     from saddles.core.claim import compared
 
     colours = {"holds": "green", "fails": "red", "not_evidence": "yellow", "not_applicable": "yellow"}

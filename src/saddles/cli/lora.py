@@ -51,14 +51,14 @@ def lora_plan(
     save_modules: SaveOption = False,
     evaluate: EvalOption = None,
     loss: LossOption = None,
-    figure: Annotated[Path | None, typer.Option(help="write NAME.png and NAME.svg: rank against energy")] = None,
+    figure: Annotated[Path | None, typer.Option(help="write NAME.png, .svg and .pdf: rank against energy")] = None,
     out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
 ) -> None:
     """Find the rank that each module's adapter needs."""
     from saddles.probe.lora.plan import write_plan
     from saddles.probe.lora.planning import lora_plan as work
 
-    pictures = [] if figure is None else [figure.with_suffix(end) for end in (".png", ".svg")]
+    pictures = [] if figure is None else [figure.with_suffix(end) for end in (".png", ".svg", ".pdf")]
     for place in [*pictures, *([out_] if out_ is not None else [])]:
         refuse_existing(place)
     plan = work(

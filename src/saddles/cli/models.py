@@ -50,6 +50,26 @@ def inspect(
     say(f"report: {write_inspection(tree, folder)}")
 
 
+def report(
+    recording: Annotated[Path, typer.Argument(help="folder of a recording or of an inspection")],
+    out_: Annotated[Path | None, typer.Option("--out", help="folder to write; default: the recording's own")] = None,
+) -> None:
+    """Make a page and figures of a recording, finished or at work."""
+    import xarray as xr
+
+    from saddles.core.store import load
+    from saddles.probe.recording.journal import Journal, recorded
+    from saddles.report.inspection import growth_sentences, write_inspection
+
+    whole = (recording / "trajectory.zarr").is_dir() or not Journal(recording).exists()
+    tree = load(recording) if whole else recorded(recording)
+    if not isinstance(tree, xr.DataTree) or "heads" not in tree.children:
+        raise SaddlesError(f"{recording} holds no recording of heads. Give the folder that the recorder wrote.")
+    for line in growth_sentences(tree):
+        out.print(escape(line), highlight=False)
+    say(f"report: {write_inspection(tree, out_ or recording)}")
+
+
 def _stated(config: Path | None, heads: int | None) -> dict[str, object]:
     """What the options say about the model."""
     stated: dict[str, object] = {}

@@ -4,7 +4,7 @@ DIR/run.json          settings, versions, machine, wall time, status; written fi
 DIR/parts/            finished pieces and checkpoints, reused by resume, removed at the end
 DIR/trajectory.zarr   the result
 DIR/claims.json       the verdicts
-DIR/figure.png, .svg  the figure
+DIR/figure.png, .svg, .pdf  the figure
 """
 
 import contextlib
@@ -42,6 +42,8 @@ RECORD: Types = {
 
 FILES = ("claims.json", "figure.png", "figure.svg", f"trajectory.zarr/{CHECKSUMS}")
 """What run.json has digests of; the last has those of the arrays."""
+LATER_FILES = ("figure.pdf",)
+"""The same of files that older runs do not have."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def _finished(folder: Path, record: dict[str, Any]) -> Run:
         known.settings(record["size"])  # refuses a size that it does not have
     digests = record.get("digests")
     known_digests: dict[str, Any] = digests if isinstance(digests, dict) else {}
-    for name in FILES if known_digests else ():  # older runs have none
+    later = tuple(name for name in LATER_FILES if name in known_digests)
+    for name in FILES + later if known_digests else ():  # older runs have none
         file = folder / name
         if not file.is_file() or digest(file.read_bytes()) != known_digests.get(name):
             raise SaddlesError(
@@ -246,7 +249,7 @@ def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path
         with contextlib.suppress(OSError):  # on a full disk the first error is the one to show
             write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
         raise
-    digests = {name: digest((folder / name).read_bytes()) for name in FILES}
+    digests = {name: digest((folder / name).read_bytes()) for name in FILES + LATER_FILES}
     record |= {"status": str(FINISHED), "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
     record |= {"digests": digests}
     write_record(folder / "run.json", record)
@@ -272,13 +275,15 @@ def _write_results(folder: Path, trajectory: Trajectory, claims: list[Claim], dr
 
 
 def save_drawing(drawing: Drawing, place: Path, dpi: int = 160) -> None:
-    """Write a figure as place.png and place.svg; the same figure gives the same bytes."""
+    """Write a figure as place.png, place.svg and place.pdf; the same figure gives the same bytes."""
     import matplotlib as mpl
 
     with new_path(place.with_suffix(".png")) as draft:
         drawing.savefig(draft, dpi=dpi)
     with new_path(place.with_suffix(".svg")) as draft, mpl.rc_context({"svg.hashsalt": "saddles"}):
         drawing.savefig(draft, metadata={"Date": None})  # without the salt, every identifier in it is random
+    with new_path(place.with_suffix(".pdf")) as draft:
+        drawing.savefig(draft, metadata={"CreationDate": None})
 
 
 def _store(parts: Path) -> Part:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import xarray as xr
 
+import saddles
 from saddles.core import status as endings
 from saddles.core.provenance import describe, versions
 from saddles.core.status import Status
@@ -68,6 +69,18 @@ def make_trajectory(
 
 trajectory = make_trajectory
 """The public name, `saddles.trajectory`."""
+
+
+@xr.register_datatree_accessor("plot")
+class Plot:
+    """`tree.plot()`: a recording as a figure, by `saddles.plot`."""
+
+    def __init__(self, tree: xr.DataTree) -> None:
+        self._tree = tree
+
+    def __call__(self) -> object:
+        """A matplotlib figure."""
+        return saddles.plot(self._tree)
 
 
 def _variable(name: str, given: Variable, clock: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:

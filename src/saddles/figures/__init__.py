@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from saddles.figures import concepts as concepts
     from saddles.figures import diagonal as diagonal
     from saddles.figures import diffusion as diffusion
+    from saddles.figures import films as films
     from saddles.figures import linear as linear
     from saddles.figures import lora as lora
     from saddles.figures import margin as margin
     from saddles.figures import networks as networks
+    from saddles.figures import plotting as plotting
     from saddles.figures import probe as probe
     from saddles.figures import sweep as sweep
     from saddles.figures import transformers as transformers

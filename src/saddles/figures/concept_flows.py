@@ -28,10 +28,11 @@ def stage_plot(trajectory: xr.Dataset) -> Figure:
         top, bottom, path, share = axes[0, 0], axes[1, 0], axes[0, 1], axes[1, 1]
         top.plot(clock, one["test_loss"], color=INK, **MEASURED)
         top.set(ylabel="test loss", title="Test loss", ylim=(0, None))
+        _events(bottom, one["event_predicted"].transpose("row", "column").values, names=False)
         _entries(bottom, clock, jacobian)
         bottom.set(xlabel="gradient time", ylabel="entry of W", title="Jacobian, with the predicted events")
-        _events(bottom, one["event_predicted"].transpose("row", "column").values)
-        _events(top, one["event_predicted"].transpose("row", "column").values, names=False)
+        _events(top, one["event_predicted"].transpose("row", "column").values)
+        top.legend(fontsize=8, loc="upper center")
         path.plot(*one["output"].transpose("time", "coordinate").values.T[:2], color=COLOURS[0], **MEASURED)
         path.plot(*one["target"].values[:2], "*", color=INK, markersize=13)
         path.set(xlabel="output, concept 1", ylabel="output, concept 2", title="Output at the test point")
@@ -68,7 +69,7 @@ def _entries(
     for p in range(size):
         for j in range(p):
             axis.plot(
-                clock, jacobian[:, p, j], color=GREY, linestyle=next(styles), label=f"w{_low(j + 1)}{_low(p + 1)}"
+                clock, jacobian[:, p, j], color=GREY, linestyle=next(styles), label=f"w{_low(p + 1)}{_low(j + 1)}"
             )
     axis.legend(fontsize=8, ncols=columns if size > 2 else 1, loc=place, frameon=True, edgecolor="none", framealpha=0.9)
 
@@ -82,14 +83,9 @@ def _events(axis: Axes, grid: np.ndarray, names: bool = True) -> None:
         for j, at in enumerate(row):
             if not np.isfinite(at):
                 continue
-            axis.axvline(at, color=COLOURS[i] if i == j else GREY, linewidth=1, linestyle="-" if i == j else ":")
-            if names:
-                words = f"w{_low(i + 1)}{_low(j + 1)} {'grows' if i == j else 'suppressed'}"
-                axis.annotate(
-                    words, (at, 1), xycoords=("data", "axes fraction"), xytext=(3, -3), textcoords="offset points",
-                    fontsize=7.5, va="top", rotation=90, color="#555555",
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
-                )  # fmt: skip
+            words = f"w{_low(i + 1)}{_low(j + 1)} {'grows' if i == j else 'is suppressed'}, predicted"
+            style = {"color": COLOURS[i], "linestyle": "-"} if i == j else {"color": GREY, "linestyle": ":"}
+            axis.axvline(at, linewidth=1, label=words if names else None, **style)
 
 
 def search(trajectory: xr.Dataset) -> Figure:

@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, THEORY, look, sheet
+from saddles.figures.style import COLOURS, ERROR_HEAT, GREY, HEAT, INK, MEASURED, THEORY, look, sheet
 
 
 def figure_1(trajectory: xr.Dataset) -> Figure:
@@ -69,7 +69,13 @@ def _boundaries(axis: Axes, gamma_variance: np.ndarray, gamma_w: np.ndarray) -> 
     )
     axis.axhline(1, color="white", linewidth=2.6)
     axis.axhline(1, color="black", linewidth=1.2, linestyle=":", label=r"$\gamma_w=1$ (too narrow below)")
-    axis.set(xlim=(gamma_variance[0], gamma_variance[-1]), ylim=(gamma_w[0], gamma_w[-1]))
+    axis.set(xlim=_cell_edges(gamma_variance), ylim=_cell_edges(gamma_w))
+
+
+def _cell_edges(centres: np.ndarray) -> tuple[float, float]:
+    """Where the first cell begins and the last one ends."""
+    half = (centres[1] - centres[0]) / 2 if len(centres) > 1 else 0.5
+    return float(centres[0] - half), float(centres[-1] + half)
 
 
 def figure_2(trajectory: xr.Dataset) -> Figure:
@@ -78,20 +84,25 @@ def figure_2(trajectory: xr.Dataset) -> Figure:
     across, up = here["gamma_variance"].values, here["gamma_w"].values
     steps = np.maximum(here["best_step"].values, 1)
     panels = [
-        ("Smallest test error", here["best_test_error"].values, "mean square over entries", {"vmin": 0, "vmax": 1}),
+        (
+            "Smallest test error",
+            here["best_test_error"].values,
+            "mean square over entries",
+            {"vmin": 0, "vmax": 1, "cmap": ERROR_HEAT},
+        ),
         ("Stable rank at that time", here["stable_rank"].values, r"$\|A\|_F^2\,/\,\|A\|_{op}^2$", {"vmin": 0}),
         ("Steps to the smallest test error", steps, "steps", {"norm": LogNorm(1, steps.max())}),
         (
             "Distance to the self-consistent dynamics there",
             np.log(np.maximum(here["distance_at_best"].values, 1e-12)),
             "ln of the mean square difference",
-            {"vmin": -12, "vmax": 0},
+            {"vmin": -12, "vmax": 0, "cmap": ERROR_HEAT},
         ),
     ]
     with look():
         figure, axes = sheet(2, 2, 10, 8.4, sharex=True, sharey=True)
         for axis, (title, values, unit, options) in zip(axes.flat, panels, strict=True):
-            drawn = axis.pcolormesh(across, up, values, cmap=HEAT, shading="nearest", rasterized=True, **options)
+            drawn = axis.pcolormesh(across, up, values, shading="nearest", rasterized=True, **{"cmap": HEAT, **options})
             figure.colorbar(drawn, ax=axis, label=unit)
             _boundaries(axis, across, up)
             axis.set_title(title)

@@ -17,6 +17,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 INK = "#222222"
 GREY = "#9a9a9a"
 HEAT = "viridis"
+ERROR_HEAT = "viridis_r"
+"""Of errors: bright is small, as in the explorer; of all else bright is large."""
 
 THEORY: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.4}
 """Keywords of a theory curve."""

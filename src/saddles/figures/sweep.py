@@ -60,6 +60,26 @@ def claims_over_grid(trajectory: xr.Dataset, x: str | None = None, y: str | None
     return figure
 
 
+MEASURES = ("best_test_error", "test_error", "test_loss", "train_error", "loss", "train_loss")
+"""What a sweep's figure shows, the first of these that its cells have."""
+
+
+def measure_over_grid(trajectory: xr.Dataset) -> Figure | None:
+    """The error or loss at the end of every cell's run; None where the cells have none of `MEASURES`."""
+    grid = json.loads(trajectory.attrs.get("grid", "{}"))
+    axes = {*grid.get("grid", {}), "seed", "point"}
+    name = next((name for name in MEASURES if name in trajectory and set(trajectory[name].dims) & axes), None)
+    if name is None:
+        return None
+    values = trajectory[name]
+    if "time" in values.dims:
+        values = values.isel(time=-1)
+    rest = [dim for dim in values.dims if dim not in axes]
+    size = f"{trajectory.attrs.get('experiment', '')}, size {trajectory.attrs.get('size', '')}"
+    words = name.replace("_", " ")
+    return over_grid(values.median(rest) if rest else values, title=size, label=f"{words} at the end")
+
+
 def claim_text(trajectory: xr.Dataset, k: int) -> str:
     """The sentence of a sweep's claim, or its number where cells had different claims."""
     return str(trajectory["claim"].values[k]) if "claim" in trajectory.coords else f"claim {k + 1}"

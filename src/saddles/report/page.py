@@ -205,11 +205,11 @@ def _overview(sections: Sequence[Section]) -> Html:
                 tag("td", claim.where, data_name="where"),
                 tag("td", _compared(claim), class_="number", data_name="worst value"),
                 tag("td", null, against, class_="number", data_name="null"),
-                tag("td", f"{claim.spread:.2g}, {claim.seeds}", class_="number", data_name="spread, seeds"),
+                tag("td", f"{claim.spread:.2g}, {claim.seeds}", class_="number", data_name="spread, runs"),
                 tag("td", _MARKS[claim.verdict], class_=f"verdict {claim.verdict}"),
             ]
             rows.append(tag("tr", *cells, data_verdict=claim.verdict))
-    names = ("experiment", "claim", "where", "worst value, threshold", "null", "spread, seeds", "verdict")
+    names = ("experiment", "claim", "where", "worst value, threshold", "null", "spread, runs", "verdict")
     head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in names)))
     table = tag("table", head, tag("tbody", *rows), class_="claims all")
     options = [tag("option", "every verdict", value=""), *(tag("option", m[2:], value=v) for v, m in _MARKS.items())]

@@ -7,7 +7,7 @@ import numpy as np
 
 from saddles.core.run import save_drawing
 from saddles.core.status import Status
-from saddles.figures.sweep import claim_text, claims_over_grid
+from saddles.figures.sweep import claim_text, claims_over_grid, measure_over_grid
 from saddles.runtime.files import explained
 from saddles.sweeps.api import Sweep
 
@@ -56,9 +56,12 @@ def _claims(result: Sweep) -> list[str]:
 
 
 def write_figure(result: Sweep) -> Path | None:
-    """Draw the claims' numbers over the grid beside the store; None where there is nothing to draw."""
+    """Draw the error or loss over the grid as figure, and the claims' numbers as claims; None with nothing to draw."""
     if len(result.rows) == len(result.failed) or "claim_value" not in (whole := result.trajectory):
         return None
     with explained(result.folder, "The numbers are kept: make room, then resume with --resume"):
-        save_drawing(claims_over_grid(whole), result.folder / "figure")
+        measure = measure_over_grid(whole)
+        save_drawing(claims_over_grid(whole), result.folder / ("claims" if measure else "figure"))
+        if measure:
+            save_drawing(measure, result.folder / "figure")
     return result.folder / "figure.png"

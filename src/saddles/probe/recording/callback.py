@@ -1,6 +1,8 @@
 """What the callbacks of Lightning and of transformers share: settings, resuming, and the result."""
 
+import contextlib
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -40,6 +42,26 @@ class RecordingCallback:
         if self.run is None:
             raise SaddlesError("No training was recorded. Let the trainer train first.")
         return self.run.result
+
+    def finish(self) -> None:
+        """End the recording, and say once where it is, how to look at it, and what was seen."""
+        if self.run is None or self.run.finished:
+            return
+        self.run.finish()
+        with contextlib.suppress(SaddlesError):  # only the first of several processes has a result
+            print(f"saddles: {self._sentence(self.run.result)}", file=sys.stderr)
+
+    def _sentence(self, tree: xr.DataTree) -> str:
+        heads = tree["heads"].to_dataset()
+        last, start = heads["stable_rank"].isel(time=-1), heads["initial_stable_rank"]
+        seen = ", ".join(
+            f"Δ{product} {float(last.sel(product=product).mean()):.1f} "
+            f"(initial product {float(start.sel(product=product).mean()):.1f})"
+            for product in heads["product"].values
+        )
+        out = self.run.out if self.run is not None else None
+        where = f"the recording is in {out}; `saddles report {out}` shows it" if out else "result.plot() shows it"
+        return f"{heads.sizes['time']} measurements, {where}; mean stable rank at the end: {seen}."
 
     def begin(self, model: torch.nn.Module, out: Path | None, step: int) -> None:
         """Start to record training that begins at this step; refused where the reference cannot be known."""

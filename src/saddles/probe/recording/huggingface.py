@@ -95,8 +95,7 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        if self.run is not None:
-            self.run.finish()
+        self.finish()
 
     def _report(self, run: Recorder, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         """Log what is new, and end the recording as soon as training is to stop.
@@ -105,10 +104,12 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
         loaded its best model. An evaluation can stop training after the last on_step_end, so later events look too.
         """
         if control.should_training_stop or state.global_step >= state.max_steps:
-            run.finish()
+            self.finish()
         for step, numbers in run.drain_metrics():
             if not self.log:
                 continue
+            if state.epoch is not None and state.global_step:
+                numbers = {**numbers, "epoch": state.epoch * step / state.global_step}
             state.log_history.append({**numbers, "step": step})
             if self._trainer is not None:
                 # Not trainer.log: it would use the present step, and subclasses add numbers of their own to it.

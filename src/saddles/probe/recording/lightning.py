@@ -43,7 +43,7 @@ class LightningSaddles(RecordingCallback, Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.run is not None:
-            self.run.finish()
+            self.finish()
             self._report(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

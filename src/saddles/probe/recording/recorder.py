@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -336,6 +337,16 @@ class Recorder:
         while self._jobs:
             self._jobs.pop(0).result()
         self._rows.warn()
+
+    @property
+    def finished(self) -> bool:
+        """Whether `finish` was called."""
+        return self._finished
+
+    @property
+    def out(self) -> Path | None:
+        """The folder that gets the recording, None where it is kept in memory."""
+        return None if self._journal is None else self._journal.folder
 
     def drain_metrics(self) -> list[tuple[int, Metrics]]:
         """Headline ranks of measurements that finished since the last call: (step, name -> number)."""

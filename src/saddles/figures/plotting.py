@@ -1,0 +1,125 @@
+"""One call for a first look: `saddles.plot(measured, predicted)`.
+
+Losses and errors share a panel, every other quantity has its own. Measurements are solid and coloured, theory is dashed
+and dark; a quantity, and a component of it, has the same colour in every trajectory.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from saddles.errors import SaddlesError
+from saddles.figures import probe
+from saddles.figures.style import COLOURS, MEASURED, THEORY, look, sheet
+
+PANELS = 4
+"""Most panels, side by side."""
+LINES = 12
+"""Most lines of one quantity; those that end largest are drawn."""
+LOG_RANGE = 1e3
+"""A loss that falls by more than this has a logarithmic axis."""
+LATER = 0.45
+"""Opacity of the last of several measurements; the first has 1."""
+
+
+def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | None = None) -> Figure:
+    """Draw trajectories over each other.
+
+    Args:
+        trajectories: what `simulate`, `predict`, `load` or a recording returns. Those made by a theory are dashed.
+        variables: what to draw; None chooses: losses and errors, then what has one more axis than time.
+
+    A recording of a real model is drawn alone: the stable rank of every layer's change.
+    """
+    if not trajectories:
+        raise SaddlesError("`plot` needs at least one trajectory, such as the result of `simulate`.")
+    if any(isinstance(one, xr.DataTree) for one in trajectories):
+        if len(trajectories) > 1:
+            raise SaddlesError("`plot` draws a recording alone. Call it once for each.")
+        return probe.stable_rank(trajectories[0])  # pyright: ignore[reportArgumentType]  (a DataTree, as just seen)
+    data = [one for one in trajectories if isinstance(one, xr.Dataset)]
+    panels = _panels(data, variables)
+    clock = "step" if all("step" in one.coords for one in data) else "time"
+    with look():
+        figure, (axes,) = sheet(1, len(panels), 1.2 + 4.4 * len(panels), 4.2)
+        for axis, names in zip(axes, panels, strict=True):
+            for name, colour in zip(names, COLOURS, strict=False):
+                _draw(axis, data, name, clock, colour)
+            _finish(axis, data, names, clock)
+    return figure
+
+
+def is_theory(trajectory: xr.Dataset) -> bool:
+    """Whether a theory made it."""
+    return trajectory.attrs.get("kind") == "predicted" or "theory" in trajectory.attrs
+
+
+def _panels(data: Sequence[xr.Dataset], variables: Sequence[str] | None) -> list[list[str]]:
+    """Names of the variables of each panel."""
+    over_time = {
+        str(name): variable
+        for one in data
+        for name, variable in one.data_vars.items()
+        if "time" in variable.dims and np.issubdtype(variable.dtype, np.number)
+    }
+    if variables is not None:
+        for name in variables:
+            if name not in over_time:
+                raise SaddlesError.unknown("variable", name, over_time)
+        return [[name] for name in variables]
+    errors = [name for name in over_time if "loss" in name or "error" in name]
+    # Matrices and larger have too many entries for a first look, unless there is nothing else.
+    rest = [name for name, variable in over_time.items() if name not in errors and variable.ndim < 3]
+    panels = [errors[: len(COLOURS)]] * bool(errors) + [[name] for name in rest]
+    panels = (panels or [[name] for name in over_time])[:PANELS]
+    if not panels:
+        raise SaddlesError("The trajectories must hold a number over time; they hold none.")
+    return panels
+
+
+def _draw(axis: Axes, data: Sequence[xr.Dataset], name: str, clock: str, colour: str) -> None:
+    measured = [one for one in data if not is_theory(one)]
+    for one in data:
+        if name not in one or "time" not in one[name].dims:
+            continue
+        lines = _lines(one[name])
+        theory = is_theory(one)
+        place = 0 if theory else next(k for k, other in enumerate(measured) if other is one)
+        fade = 1.0 - (1.0 - LATER) * place / max(1, len(measured) - 1)
+        for k, line in enumerate(lines):
+            several = len(lines) > 1
+            style: dict[str, Any] = dict(THEORY) if theory else {**MEASURED, "alpha": fade}
+            if not theory:
+                style |= {"color": COLOURS[k % len(COLOURS)] if several else colour}
+                style |= {"linewidth": 1.6} if several else {}
+            label = None if k or theory or place or several else name.replace("_", " ")
+            axis.plot(one[clock], line, label=label, **style)
+
+
+def _lines(variable: xr.DataArray) -> np.ndarray:
+    """(line, time): all components, or those that end largest, in their order."""
+    rows = variable.transpose("time", ...).values.reshape(variable.sizes["time"], -1).T
+    if len(rows) <= LINES:
+        return rows
+    last = np.nan_to_num(np.abs(rows[:, -1]), nan=-1.0)
+    return rows[np.sort(np.argsort(-last, kind="stable")[:LINES])]
+
+
+def _finish(axis: Axes, data: Sequence[xr.Dataset], names: Sequence[str], clock: str) -> None:
+    unit = "step" if clock == "step" else next(iter(data))["time"].attrs.get("unit", "time")
+    alone = len(names) == 1
+    axis.set(xlabel=unit, title=names[0].replace("_", " ") if alone else "loss and error")
+    values = np.concatenate([one[name].values.ravel() for one in data for name in names if name in one])
+    values = values[np.isfinite(values)]
+    falls = any(word in name for name in names for word in ("loss", "error"))
+    if falls and values.size and values.min() > 0 and values.max() > LOG_RANGE * values.min():
+        axis.set_yscale("log")
+    theories = [str(one.attrs.get("theory", "theory")).partition("(")[0] for one in data if is_theory(one)]
+    if theories:
+        axis.plot([], [], label=", ".join(dict.fromkeys(theories)), **THEORY)
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend()

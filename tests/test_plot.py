@@ -1,0 +1,108 @@
+"""`saddles.plot` and `saddles.animate`: one call for every kind of trajectory."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from PIL import Image
+
+import saddles
+from saddles.core.trajectory import make_trajectory
+from saddles.errors import SaddlesError
+from saddles.figures import films, style
+
+TIMES = np.linspace(0, 4, 9)
+
+
+def _run(kind="simulated", **more):
+    variables = {
+        "loss": np.exp(-3 * TIMES),
+        "test_error": np.exp(-TIMES),
+        "singular_value": (("time", "mode"), np.outer(TIMES, np.arange(20.0))),
+        "matrix": (("time", "row", "column"), np.ones((9, 3, 3))),
+        **more,
+    }
+    return make_trajectory(variables, TIMES, kind=kind)
+
+
+def _recording(steps=5):
+    draw = np.random.default_rng(0)
+    dims = ("time", "layer", "head", "product")
+    shape = (steps, 2, 3, 2)
+    coords = {"layer": [0, 1], "head": [0, 1, 2], "product": ["KQ", "VO"], "step": ("time", np.arange(steps) * 10)}
+    variables = {name: (dims, draw.random(shape)) for name in ("frobenius_norm", "stable_rank")}
+    variables["initial_stable_rank"] = (dims[1:], draw.random(shape[1:]))
+    return xr.DataTree.from_dict({"heads": make_trajectory(variables, np.arange(steps), coords=coords)})
+
+
+def test_losses_share_a_panel_and_theory_is_dashed():
+    figure = saddles.plot(_run(), _run("predicted"))
+    first, second = figure.axes
+    assert [first.get_title(loc="left"), second.get_title(loc="left")] == ["loss and error", "singular value"]
+    assert first.get_yscale() == "log"
+    assert [text.get_text() for text in first.get_legend().get_texts()] == ["loss", "test error", "theory"]
+    dark = [line for line in first.get_lines() if line.get_color() == style.INK]
+    assert len(dark) == 3  # two curves and the entry of the legend
+    assert all(line.is_dashed() for line in dark)
+    # the twelve that end largest, of the measurement and of the theory
+    ends = sorted(float(line.get_ydata()[-1]) for line in second.get_lines() if len(line.get_ydata()))
+    assert ends == sorted(2 * [4.0 * k for k in range(8, 20)])
+
+
+def test_variables_can_be_named_and_a_wrong_name_is_explained():
+    (axis,) = saddles.plot(_run(), variables=["matrix"]).axes
+    assert len(axis.get_lines()) == 9
+    with pytest.raises(SaddlesError, match="Did you mean 'loss'"):
+        saddles.plot(_run(), variables=["los"])
+    with pytest.raises(SaddlesError, match="at least one trajectory"):
+        saddles.plot()
+
+
+def test_a_recording_is_drawn_by_layer():
+    tree = _recording()
+    assert [axis.get_title(loc="left") for axis in saddles.plot(tree).axes] == ["layer 0", "layer 1"]
+    with pytest.raises(SaddlesError, match="a recording alone"):
+        saddles.plot(tree, _run())
+
+
+def _frames(file):
+    with Image.open(file) as film:
+        count = film.n_frames
+        film.seek(0)
+        first = np.asarray(film.convert("L")).astype(int)
+        film.seek(count - 1)
+        return count, first, np.asarray(film.convert("L")).astype(int)
+
+
+def _staircase():
+    waves = np.stack([np.exp(-TIMES * k) for k in (1, 2, 3)], axis=1)
+    return _run(loss=(("time", "decade"), waves)).assign_coords(decade=[1, 2, 8])
+
+
+def _turning():
+    path = np.stack([np.minimum(TIMES, 1), np.maximum(0, TIMES - 2)], axis=1)
+    return _run(output=(("time", "coordinate"), path), target=(("coordinate",), np.array([1.0, 2.0])))
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "pictures"),
+    [(_staircase(), 3), (_turning(), 9), (_recording(), 5), (_run(), 9)],
+    ids=["staircase", "output", "heads", "any"],
+)
+def test_films_move_and_hold_their_end(tmp_path, monkeypatch, trajectory, pictures):
+    monkeypatch.setattr(films, "HOLD", 2)
+    file = saddles.animate(trajectory, tmp_path / "film.gif", dpi=30)
+    count, first, last = _frames(file)
+    assert pictures <= count <= pictures + 2  # a writer may join pictures that are the same
+    assert np.abs(first - last).max() > 50
+
+
+@pytest.mark.parametrize("name", ["film.png", "film"])
+def test_other_endings_are_refused(tmp_path, name):
+    with pytest.raises(SaddlesError, match=r"ends in \.gif or \.mp4"):
+        saddles.animate(_run(), tmp_path / name)
+
+
+def test_mp4_without_ffmpeg_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(films.animation.writers, "is_available", lambda name: False)
+    with pytest.raises(SaddlesError, match="needs ffmpeg"):
+        saddles.animate(_run(), tmp_path / "film.mp4")
