@@ -100,7 +100,7 @@ def _run(settings: Settings, seed: int, biases: bool, optimiser: str, part: floa
 
     def look(step: int, loss: float) -> None:
         # The median over heads: a head that hardly moved has a drift of rounding errors.
-        rows.append(networks.invariants(model, start).drop_vars("applies").median(["layer", "head"]))
+        rows.append(networks.invariants(start, model).drop_vars("applies").median(["layer", "head"]))
 
     follow.follow(model, feed, follow.optimiser_of(optimiser, model, rate), steps, looks, look, "invariants")
     names = [str(name) for name in rows[0].data_vars]
