@@ -16,10 +16,8 @@ changed its shape, is a gap (attribute `gaps` of the result), and rows that a fu
 The first such event is a warning.
 """
 
-import contextlib
 import os
 import queue
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -35,16 +33,15 @@ from torch import Tensor
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
 from saddles.probe.measuring import WITHOUT_SPECTRUM, Metrics, headline, measure_initial, need_heads
-from saddles.probe.recording.backends import Backend, ProcessBackend, Slot, ThreadBackend
+from saddles.probe.recording.backends import AdaptedBackend, Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.on_device import DeviceBackend
 from saddles.probe.recording.rows import Rows, in_words, status_after
+from saddles.probe.recording.slots import Slots
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
+from saddles.probe.weights.adapted import find_adapted, suggestion
 from saddles.probe.weights.live_model import Reference, heads, live_parameters, parameters, part_of, same_weights
 from saddles.runtime.threads import spare_cores, torch_pool
-
-WARN_AFTER_S = 1.0
-"""Seconds that training may wait in all before a warning says so."""
 
 
 def record(
@@ -62,7 +59,8 @@ def record(
     """Record the ranks of a model's heads while it trains; use it in a `with` block and call `run.step()`.
 
     Args:
-        model: it may be sharded with FSDP2 (every process must record and step).
+        model: it may be sharded with FSDP2 (every process must record and step). Of a model that PEFT trains (LoRA,
+            rsLoRA, DoRA) the factors are: `modules` has `used_rank` beside `given_rank`, attributes a `suggestion`.
         every: steps from one measurement to the next; the last step is measured too, with its spectra.
         spectra: steps from one whole spectrum to the next, a multiple of `every`; measurements in between hold the
             stable rank, the norm and the noise floor alone, which cost a GPU a tenth. None keeps all spectra.
@@ -92,7 +90,6 @@ class Recorder:
         layout: where the heads of the model lie.
         every: steps from one measurement to the next.
         at: the step that training has reached.
-        waited: seconds that training has waited for measurements.
     """
 
     def __init__(
@@ -107,34 +104,35 @@ class Recorder:
         pending: int,
         process: bool | None,
     ) -> None:
-        self.layout: Layout = heads(model)
-        need_heads(self.layout)
+        self._adapted = find_adapted(model)
+        self.layout: Layout = self._adapted.layout if self._adapted else heads(model)
+        if not self._adapted:
+            need_heads(self.layout)
         self.every, self.at, self._began = every, step, step
         self._spectra = spectra
-        self.waited = 0.0
         self._modules, self._pending, self._process = modules, pending, process
-        names = self.layout.parameters() if modules else self.layout.head_parameters()
+        own = self.layout.parameters() if modules else self.layout.head_parameters()
+        names = self._adapted.parameters() if self._adapted else own
         live = parameters(model)
         # By name and not the tensors themselves: a parameter, or its module, may be replaced during training.
         self._copier = Copier({name: live[name] for name in names}, lambda: live_parameters(model))
         self._narrow = all(live[name].dtype != torch.float64 for name in names)
-        self._journal = journal
-        self._given = reference
+        self._journal, self._given = journal, reference
         self._rows = Rows(journal)
         self._backend: Backend[Any]  # each measures what its own `_copy` fills
         self._copy: Callable[[Any], None]
         self._metrics: queue.SimpleQueue[tuple[int, Metrics]] = queue.SimpleQueue()
-        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        self._slots = Slots(every)
         self._jobs: list[Future[None]] = []
         self._result: xr.DataTree | None = None
-        self._finished = self._warned = False
+        self._finished = False
         # Of several processes only the first measures; the others take part where weights are gathered.
         self._measures = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
     def __enter__(self) -> "Recorder":
         """Keep the reference, or resume an earlier recording, and start the backend."""
         if not self._measures:
-            self._take_part()
+            self._copier.take_part()
             return self
         self._stack, self._lock_held = ExitStack(), ExitStack()
         with ExitStack() as undo:
@@ -163,7 +161,7 @@ class Recorder:
         if owed:
             self._jobs.append(self._queue.submit(self._measure, self.at, slots.pop(0)))
         for slot in slots:
-            self._free.put(slot)
+            self._slots.give(slot)
 
     def _begin_on_device(self, now: Buffers, reference: Mapping[str, Tensor], owed: bool) -> list[Slot]:
         backend = DeviceBackend(self.layout, self._copier, reference, self._pool)
@@ -192,7 +190,9 @@ class Recorder:
         buffers = buffers_for(self._copier.places, shared=self._uses_process(), pinned=self._copier.on_gpu)
         return self._stack.enter_context(closing(buffers))
 
-    def _new_backend(self, reference: Buffers, copies: list[Buffers]) -> "ProcessBackend | ThreadBackend":
+    def _new_backend(self, reference: Buffers, copies: list[Buffers]) -> Backend[Any]:
+        if self._adapted:
+            return AdaptedBackend(self._adapted, reference.tensors, self._pool)
         if self._uses_process():
             return ProcessBackend(self.layout, self._copier.places, reference, copies, self._modules, spare_cores())
         return ThreadBackend(self.layout, reference.tensors, self._modules, self._pool)
@@ -201,7 +201,7 @@ class Recorder:
         """Whether the weights are measured where they lie: heads on one GPU, in types narrower than float64."""
         devices = {*self._copier.devices.values()}
         one = len(devices) == 1 and devices.pop().type == "cuda"
-        return one and self._narrow and self._process is None and not self._modules
+        return one and self._narrow and self._process is None and not self._modules and not self._adapted
 
     def _is_whole(self, step: int) -> bool:
         return step % self._spectra == 0
@@ -209,7 +209,8 @@ class Recorder:
     def _uses_process(self) -> bool:
         # Threads serve where the system has no anonymous shared files (all but Linux).
         wanted = self._copier.on_gpu and not self._measures_on_device() if self._process is None else self._process
-        return wanted and hasattr(os, "memfd_create")
+        # What an adapter is measured with, the frozen base, is in this process alone.
+        return wanted and not self._adapted and hasattr(os, "memfd_create")
 
     def _resume(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
         """Take over the rows of a recording in the folder, and return its reference; None where there is none."""
@@ -243,7 +244,8 @@ class Recorder:
     def _new_reference(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The reference that was given, or the weights as they are now; written to the folder."""
         reference = self._start(now)
-        self._initial = measure_initial(self.layout, reference.__getitem__, self._pool.map)
+        read = self._adapted.reader(reference) if self._adapted else reference.__getitem__
+        self._initial = measure_initial(self.layout, read, self._pool.map) if self.layout.heads else {}
         if self._journal is not None:
             self._journal.begin(self.layout, reference, self._initial)
         return reference
@@ -263,6 +265,11 @@ class Recorder:
         else:
             self._check_jobs()
 
+    @property
+    def waited(self) -> float:
+        """Seconds that training has waited for measurements."""
+        return self._slots.waited
+
     def _submit(self, step: int, whole: bool | None = None) -> None:
         """Copy the weights and hand them to the backend.
 
@@ -270,43 +277,21 @@ class Recorder:
             whole: with their spectra; None where it is their turn.
         """
         if not self._measures:
-            self._take_part()
+            self._copier.take_part()
             return
         self._check_jobs()
-        slot = self._next_slot()
+        slot = self._slots.take(self._check_jobs)
         slot.whole = self._is_whole(step) if whole is None else whole
         try:
             self._copy(slot)
         except Exception as error:
-            self._free.put(slot)
+            self._slots.give(slot)
             self._rows.add_gap(step, in_words(error))
         else:
             if self._copier.lost:
                 self._rows.add_gap(step, "; ".join(self._copier.lost.values()))
             self._jobs.append(self._queue.submit(self._measure, step, slot))
         self._rows.warn()
-
-    def _take_part(self) -> None:
-        if self._copier.sharded:
-            self._copier.take_part()
-
-    def _next_slot(self) -> Slot:
-        with contextlib.suppress(queue.Empty):
-            return self._free.get_nowait()
-        began = time.perf_counter()
-        slot = None
-        while slot is None:
-            self._check_jobs()
-            with contextlib.suppress(queue.Empty):
-                slot = self._free.get(timeout=1.0)
-        self.waited += time.perf_counter() - began
-        if self.waited > WARN_AFTER_S and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"Training waits for measurements: one takes longer than {self.every} steps. Raise `every`.",
-                stacklevel=4,
-            )
-        return slot
 
     def _measure(self, step: int, slot: Slot) -> None:
         """In the background: one row, to memory and to disk."""
@@ -321,7 +306,7 @@ class Recorder:
             self._rows.write()
             return
         finally:
-            self._free.put(slot)
+            self._slots.give(slot)
         # On disk before a tracker shows it: what was seen is not lost in a crash.
         self._rows.add(step, row)
         self._metrics.put((step, numbers))
@@ -357,11 +342,8 @@ class Recorder:
 
     def news(self) -> list[tuple[int, Metrics]]:
         """Old name of `drain_metrics`."""
-        warnings.warn(
-            "Recorder.news is now Recorder.drain_metrics; the old name goes with the next release.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        words = "Recorder.news is now Recorder.drain_metrics; the old name goes with the next release."
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
         return self.drain_metrics()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -396,6 +378,7 @@ class Recorder:
                 self._rows.write()
                 self._result = self._rows.tree(self.layout, self._initial, status_after(kind))
                 self._result.attrs |= {"every": self.every, "waited_s": self.waited}
+                self._result.attrs |= suggestion(self._result["modules"].to_dataset())
                 self._rows.finish(self._result)
             self._rows.warn()
 
