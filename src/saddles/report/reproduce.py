@@ -103,7 +103,7 @@ def _runner(rows: Sequence[Experiment], workers: int) -> Iterator[Submit]:
 
     def elsewhere(job: Job) -> Outcome:
         if not hasattr(mine, "worker"):
-            mine.worker = Worker(_start, None, environment=ONE_THREAD)
+            mine.worker = Worker(_start, None, environment=dict[str, str](ONE_THREAD))
             all_workers.add(mine.worker)
         try:
             return mine.worker.call(job)
