@@ -78,6 +78,12 @@ def _module(model: Any) -> Any:
     return Task()
 
 
+def _adapted(model: Any) -> Any:
+    import peft
+
+    return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
+
+
 def _folder(name: str, shift: float) -> Callable[[Any], None]:
     def make(model: Any) -> None:
         import small_models
@@ -101,6 +107,7 @@ def _phase(model: Any) -> None:
 
 GIVEN: dict[str, Callable[[Any], Any]] = {
     "model": lambda model: model,
+    "adapted": _adapted,
     "reference": copy.deepcopy,
     "batches": _batches,
     "optimizer": _optimizer,

@@ -217,6 +217,31 @@ def _heads(tree: xr.DataTree) -> xr.Dataset:
     return tree["heads"].to_dataset()
 
 
+def used_ranks(tree: xr.DataTree) -> Figure:
+    """Ranks that an adapter uses over training, by kind of module: mean over layers, least to most; grey as given."""
+    modules = tree["modules"].to_dataset()
+    if "used_rank" not in modules:
+        raise SaddlesError("The recording has no used ranks: only models that PEFT trains have them.")
+    kinds: dict[str, list[int]] = {}
+    for at, name in enumerate(modules["module"].values):
+        kinds.setdefault(str(name).removesuffix(".weight").rpartition(".")[2], []).append(at)
+    steps = modules["step"].values
+    with look():
+        figure, axes = sheet(1, 1, 6.4, 3.6)
+        axis = axes.flat[0]
+        for place, (kind, rows) in enumerate(kinds.items()):
+            used, colour = modules["used_rank"].isel(module=rows), COLOURS[place % len(COLOURS)]
+            few: dict[str, Any] = {"marker": "o", "markersize": 4} if len(steps) < FEW_STEPS else {}
+            axis.plot(steps, used.mean("module"), color=colour, label=kind, **MEASURED | few)
+            axis.fill_between(steps, used.min("module"), used.max("module"), color=colour, alpha=0.2, linewidth=0)
+        for place, given in enumerate(np.unique(modules["given_rank"].values)):
+            axis.axhline(given, color=GREY, linewidth=1, label=None if place else "given")
+        axis.set(xlabel="training step", ylabel="rank used (99 % of ‖ΔW‖²)", ylim=(0, None))
+        _step_axis(axis, modules)
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return figure
+
+
 def _band(axis: Axes, heads: xr.Dataset, values: xr.DataArray, colour: str, label: str) -> None:
     steps, mean, spread = heads["step"].values, values.mean("head"), values.std("head")
     style: dict[str, Any] = MEASURED | ({"marker": "o", "markersize": 4} if len(steps) < FEW_STEPS else {})

@@ -55,7 +55,7 @@ HEAD_AXES = ("layer", "head", "product")
 _RECURRENT = ("mamba", "A_log", "ssm", "rwkv")
 """Words in parameters of state-space and recurrent layers."""
 
-WITHOUT_SPECTRUM = ("stable_rank", "frobenius_norm", "noise_floor")
+WITHOUT_SPECTRUM = ("stable_rank", "frobenius_norm", "noise_floor", "used_rank")
 """What a measurement holds that leaves the spectra out: it can be had without them."""
 
 
@@ -248,6 +248,8 @@ def headline(row: Row) -> Metrics:
             values = row[f"heads/{name}"][..., at]
             values = values[np.isfinite(values)]
             metrics[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
+    if (used := row.get("modules/used_rank")) is not None:
+        metrics |= {"saddles/lora/used_rank_mean": float(used.mean()), "saddles/lora/used_rank_max": float(used.max())}
     return metrics
 
 
@@ -312,6 +314,8 @@ def _modules_dataset(modules: Sequence[Module], steps: Sequence[int], columns: R
         "step": ("time", np.asarray(steps, dtype=int)),
         "module": [module.parameter for module in modules],
     }
+    if given := [module.given_rank for module in modules if module.given_rank is not None]:
+        coords["given_rank"] = ("module", given)
     return make_trajectory(variables, steps, unit="step", coords=coords, status=status)
 
 

@@ -102,11 +102,13 @@ class Module:
         parameter: its name.
         shape: as stored.
         conv1d: stored as (in, out), as the Conv1D of GPT-2 does, instead of (out, in).
+        given_rank: the rank of the low-rank factors that train it; None where it is trained itself.
     """
 
     parameter: str
     shape: tuple[int, int]
     conv1d: bool = False
+    given_rank: int | None = None
 
     @property
     def module(self) -> str:

@@ -17,6 +17,7 @@ from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
 from saddles.probe.measuring import Row, measure_row
 from saddles.probe.recording.snapshot import Buffers, Place, mapped, size_of, views
+from saddles.probe.weights.adapted import Adapted
 from saddles.runtime.threads import torch_pool
 from saddles.runtime.workers import Worker, WorkerLostError
 
@@ -62,6 +63,20 @@ class ThreadBackend:
         """Measure with the pool's threads."""
         now, start = copy.tensors.__getitem__, self._reference.__getitem__
         return measure_row(self._layout, now, start, modules=self._modules, mapping=self._pool.map)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class AdaptedBackend:
+    """Measures what low-rank factors change, with the threads of a pool; the frozen base is read from the model."""
+
+    def __init__(self, adapted: Adapted, reference: Mapping[str, Tensor], pool: ThreadPoolExecutor):
+        self._adapted, self._reference, self._pool = adapted, reference, pool
+
+    def measure(self, copy: Buffers) -> Row:
+        """Measure with the pool's threads."""
+        return self._adapted.measure(copy.tensors, self._reference, self._pool.map)
 
     def close(self) -> None:
         """Nothing is held."""

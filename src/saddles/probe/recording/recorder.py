@@ -35,11 +35,12 @@ from torch import Tensor
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
 from saddles.probe.measuring import WITHOUT_SPECTRUM, Metrics, headline, measure_initial, need_heads
-from saddles.probe.recording.backends import Backend, ProcessBackend, Slot, ThreadBackend
+from saddles.probe.recording.backends import AdaptedBackend, Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.on_device import DeviceBackend
 from saddles.probe.recording.rows import Rows, in_words, status_after
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
+from saddles.probe.weights.adapted import find_adapted, suggestion
 from saddles.probe.weights.live_model import Reference, heads, live_parameters, parameters, part_of, same_weights
 from saddles.runtime.threads import spare_cores, torch_pool
 
@@ -62,7 +63,8 @@ def record(
     """Record the ranks of a model's heads while it trains; use it in a `with` block and call `run.step()`.
 
     Args:
-        model: it may be sharded with FSDP2 (every process must record and step).
+        model: it may be sharded with FSDP2 (every process must record and step). Of a model that PEFT trains (LoRA,
+            rsLoRA, DoRA) the factors are: `modules` has `used_rank` beside `given_rank`, attributes a `suggestion`.
         every: steps from one measurement to the next; the last step is measured too, with its spectra.
         spectra: steps from one whole spectrum to the next, a multiple of `every`; measurements in between hold the
             stable rank, the norm and the noise floor alone, which cost a GPU a tenth. None keeps all spectra.
@@ -107,19 +109,20 @@ class Recorder:
         pending: int,
         process: bool | None,
     ) -> None:
-        self.layout: Layout = heads(model)
-        need_heads(self.layout)
+        self._adapted = find_adapted(model)
+        self.layout: Layout = self._adapted.layout if self._adapted else heads(model)
+        if not self._adapted:
+            need_heads(self.layout)
         self.every, self.at, self._began = every, step, step
-        self._spectra = spectra
-        self.waited = 0.0
+        self._spectra, self.waited = spectra, 0.0
         self._modules, self._pending, self._process = modules, pending, process
-        names = self.layout.parameters() if modules else self.layout.head_parameters()
+        own = self.layout.parameters() if modules else self.layout.head_parameters()
+        names = self._adapted.parameters() if self._adapted else own
         live = parameters(model)
         # By name and not the tensors themselves: a parameter, or its module, may be replaced during training.
         self._copier = Copier({name: live[name] for name in names}, lambda: live_parameters(model))
         self._narrow = all(live[name].dtype != torch.float64 for name in names)
-        self._journal = journal
-        self._given = reference
+        self._journal, self._given = journal, reference
         self._rows = Rows(journal)
         self._backend: Backend[Any]  # each measures what its own `_copy` fills
         self._copy: Callable[[Any], None]
@@ -134,7 +137,7 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         """Keep the reference, or resume an earlier recording, and start the backend."""
         if not self._measures:
-            self._take_part()
+            self._copier.take_part()
             return self
         self._stack, self._lock_held = ExitStack(), ExitStack()
         with ExitStack() as undo:
@@ -192,7 +195,9 @@ class Recorder:
         buffers = buffers_for(self._copier.places, shared=self._uses_process(), pinned=self._copier.on_gpu)
         return self._stack.enter_context(closing(buffers))
 
-    def _new_backend(self, reference: Buffers, copies: list[Buffers]) -> "ProcessBackend | ThreadBackend":
+    def _new_backend(self, reference: Buffers, copies: list[Buffers]) -> Backend[Any]:
+        if self._adapted:
+            return AdaptedBackend(self._adapted, reference.tensors, self._pool)
         if self._uses_process():
             return ProcessBackend(self.layout, self._copier.places, reference, copies, self._modules, spare_cores())
         return ThreadBackend(self.layout, reference.tensors, self._modules, self._pool)
@@ -201,7 +206,7 @@ class Recorder:
         """Whether the weights are measured where they lie: heads on one GPU, in types narrower than float64."""
         devices = {*self._copier.devices.values()}
         one = len(devices) == 1 and devices.pop().type == "cuda"
-        return one and self._narrow and self._process is None and not self._modules
+        return one and self._narrow and self._process is None and not self._modules and not self._adapted
 
     def _is_whole(self, step: int) -> bool:
         return step % self._spectra == 0
@@ -209,7 +214,8 @@ class Recorder:
     def _uses_process(self) -> bool:
         # Threads serve where the system has no anonymous shared files (all but Linux).
         wanted = self._copier.on_gpu and not self._measures_on_device() if self._process is None else self._process
-        return wanted and hasattr(os, "memfd_create")
+        # What an adapter is measured with, the frozen base, is in this process alone.
+        return wanted and not self._adapted and hasattr(os, "memfd_create")
 
     def _resume(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
         """Take over the rows of a recording in the folder, and return its reference; None where there is none."""
@@ -243,7 +249,8 @@ class Recorder:
     def _new_reference(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The reference that was given, or the weights as they are now; written to the folder."""
         reference = self._start(now)
-        self._initial = measure_initial(self.layout, reference.__getitem__, self._pool.map)
+        read = self._adapted.reader(reference) if self._adapted else reference.__getitem__
+        self._initial = measure_initial(self.layout, read, self._pool.map) if self.layout.heads else {}
         if self._journal is not None:
             self._journal.begin(self.layout, reference, self._initial)
         return reference
@@ -270,7 +277,7 @@ class Recorder:
             whole: with their spectra; None where it is their turn.
         """
         if not self._measures:
-            self._take_part()
+            self._copier.take_part()
             return
         self._check_jobs()
         slot = self._next_slot()
@@ -285,10 +292,6 @@ class Recorder:
                 self._rows.add_gap(step, "; ".join(self._copier.lost.values()))
             self._jobs.append(self._queue.submit(self._measure, step, slot))
         self._rows.warn()
-
-    def _take_part(self) -> None:
-        if self._copier.sharded:
-            self._copier.take_part()
 
     def _next_slot(self) -> Slot:
         with contextlib.suppress(queue.Empty):
@@ -357,11 +360,8 @@ class Recorder:
 
     def news(self) -> list[tuple[int, Metrics]]:
         """Old name of `drain_metrics`."""
-        warnings.warn(
-            "Recorder.news is now Recorder.drain_metrics; the old name goes with the next release.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        words = "Recorder.news is now Recorder.drain_metrics; the old name goes with the next release."
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
         return self.drain_metrics()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -396,6 +396,7 @@ class Recorder:
                 self._rows.write()
                 self._result = self._rows.tree(self.layout, self._initial, status_after(kind))
                 self._result.attrs |= {"every": self.every, "waited_s": self.waited}
+                self._result.attrs |= suggestion(self._result["modules"].to_dataset())
                 self._rows.finish(self._result)
             self._rows.warn()
 

@@ -148,8 +148,8 @@ class Copier:
         return bool(self._transfers)
 
     def take_part(self) -> None:
-        """Gather with the other processes, and keep nothing."""
-        for _ in self.gather():
+        """Gather with the other processes what is sharded, and keep nothing."""
+        for _ in self.gather() if self.sharded else ():
             pass
 
     def copy_to(self, buffers: Buffers) -> None:

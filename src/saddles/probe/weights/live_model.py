@@ -35,7 +35,7 @@ def heads(model: torch.nn.Module) -> Layout:
         model: only names, shapes, the configuration and head counts are read.
     """
     shapes = {name: full_shape(tensor) for name, tensor in parameters(model).items() if tensor.is_floating_point()}
-    return find_layout(shapes, configuration(model), _module_counts(model), _bare_norms(model))
+    return find_layout(shapes, configuration(model), module_counts(model), _bare_norms(model))
 
 
 def spectra(
@@ -136,7 +136,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def _module_counts(model: torch.nn.Module) -> dict[str, int]:
+def module_counts(model: torch.nn.Module) -> dict[str, int]:
     """Head counts that modules carry themselves, by any of the usual names."""
     counts = {}
     for name, module in model.named_modules():

@@ -1,0 +1,223 @@
+"""Models that PEFT trains: low-rank factors on frozen weights, known by their names and shapes without importing PEFT.
+
+The change of a matrix is s·BA, s the adapter's scaling, minus the same at the start. Its spectrum is taken from the
+factors (QR of each, then a small matrix), and the product is never formed. Heads need the whole weights,
+W = W₀ + s·BA; of DoRA, m·W/‖W‖ row by row. The base is frozen: it is read a layer at a time, and no copy is kept.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from saddles.errors import SaddlesError
+from saddles.measures.factored import product_spectrum, rank_measures
+from saddles.probe.layouts.find_heads import find_layout
+from saddles.probe.layouts.layout import Layout, Module, natural_order
+from saddles.probe.measuring import Map, Row, measure_heads, pad
+from saddles.probe.weights.live_model import configuration, full_shape, module_counts, parameters, plain_name
+
+USED = "energy_rank_99"
+"""The used rank: how many singular values carry 99 % of ‖ΔW‖². Rounding and noise fill all ranks that were given."""
+
+Tensors = Mapping[str, Tensor]
+
+_PREFIX = "base_model.model."
+_ADAPTER = re.compile(r"\.(lora_|modules_to_save\.|original_module\.)")
+_UNREAD = "its base is quantised and cannot be read here: heads are left out, its ΔW is measured from the factors"
+
+
+@dataclass(frozen=True)
+class Factors:
+    """One low-rank pair of a module: B (out, r), A (r, in), the scaling, and DoRA's magnitudes where there are some."""
+
+    left: str
+    right: str
+    scaling: float
+    magnitude: str | None = None
+
+    def names(self) -> list[str]:
+        """The parameters that training changes."""
+        return [self.left, self.right] + [self.magnitude] * (self.magnitude is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedModule:
+    """One matrix that is trained through low-rank factors.
+
+    Args:
+        weight: the name of the matrix, as it is without the adapter.
+        layer: the module of PEFT.
+        pairs: of all adapters that are active.
+        turned: ΔW is stored as (BA)ᵀ, as by Conv1D of GPT-2 and by embeddings.
+    """
+
+    weight: str
+    layer: torch.nn.Module
+    pairs: tuple[Factors, ...]
+    turned: bool
+
+    def base(self) -> Tensor | None:
+        """The frozen weights in double precision on the CPU; None where they are quantised beyond our reading."""
+        frozen = _base_of(self.layer)
+        weight = frozen.weight
+        assert isinstance(weight, Tensor)
+        if not weight.is_floating_point():
+            weight = _dequantised(frozen)
+        return None if weight is None else weight.detach().to("cpu", torch.float64)
+
+    def sides(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        """All pairs side by side, in double precision: s·B (out, r) and Aᵀ (in, r)."""
+        lefts = [pair.scaling * _double(tensors[pair.left]) for pair in self.pairs]
+        rights = [_double(tensors[pair.right]).T for pair in self.pairs]
+        return torch.cat(lefts, 1), torch.cat(rights, 1)
+
+    def whole(self, tensors: Tensors) -> Tensor:
+        """The weights that the model computes with."""
+        base = self.base()
+        assert base is not None  # heads are looked for only where bases can be read
+        left, right = self.sides(tensors)
+        rows = base.T if self.turned else base
+        rows = rows + left @ right.T
+        magnitudes = [pair.magnitude for pair in self.pairs if pair.magnitude is not None]
+        for name in magnitudes:
+            rows = _double(tensors[name])[:, None] * rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        return rows.T if self.turned else rows
+
+    def rank(self, tensors: Tensors) -> int:
+        """The rank that it was given."""
+        return sum(tensors[pair.right].shape[0] for pair in self.pairs)
+
+    def shape(self, tensors: Tensors) -> tuple[int, int]:
+        """Of the matrix, as stored."""
+        rows, columns = tensors[self.pairs[0].left].shape[0], tensors[self.pairs[0].right].shape[1]
+        return (columns, rows) if self.turned else (rows, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A model with low-rank factors.
+
+    Args:
+        layout: heads and modules under the names of the model without its adapter; modules are the adapted ones.
+        modules: in the order of the layout's.
+        plain: weights of heads that no adapter changes, by name.
+    """
+
+    layout: Layout
+    modules: tuple[AdaptedModule, ...]
+    plain: Tensors
+
+    def parameters(self) -> list[str]:
+        """The factors, which are all that training changes of what is measured."""
+        return [name for module in self.modules for pair in module.pairs for name in pair.names()]
+
+    def measure(self, now: Tensors, start: Tensors, mapping: Map = map) -> Row:
+        """Heads and modules of one measurement."""
+        row = {f"modules/{name}": array for name, array in self._measure_modules(now, start).items()}
+        if self.layout.heads:
+            heads = measure_heads(self.layout, self.reader(now), self.reader(start), mapping)
+            row |= {f"heads/{name}": array for name, array in heads.items()}
+        return row
+
+    def _measure_modules(self, now: Tensors, start: Tensors) -> Row:
+        values = []
+        for module in self.modules:
+            left, right = module.sides(now)
+            left_start, right_start = module.sides(start)
+            if left_start.any():  # not so at PEFT's usual start, where B = 0
+                left, right = torch.cat([left, -left_start], 1), torch.cat([right, right_start], 1)
+            values.append(product_spectrum(left, right).numpy())
+        spectra = pad(values)
+        ranks = rank_measures(spectra)
+        return {"singular_value": spectra, "used_rank": ranks[USED]} | ranks
+
+    def reader(self, tensors: Tensors) -> Callable[[str], Tensor]:
+        """A function that gives the weights of heads by name."""
+        adapted = {module.weight: module for module in self.modules}
+        return lambda name: adapted[name].whole(tensors) if name in adapted else _double(self.plain[name])
+
+
+def find_adapted(model: torch.nn.Module) -> Adapted | None:
+    """What PEFT trains of a model; None where it trains nothing."""
+    modules = tuple(sorted(_modules(model), key=lambda module: natural_order(module.weight)))
+    if not modules:
+        return None
+    live = parameters(model)
+    frozen = {_plain(name): tensor for name, tensor in live.items() if not _ADAPTER.search(name)}
+    shapes = {name: full_shape(tensor) for name, tensor in frozen.items() if tensor.is_floating_point()}
+    counts = {_plain(f"{name}.").rstrip("."): count for name, count in module_counts(model).items()}
+    unread = [module.weight for module in modules if module.base() is None]
+    layout = find_layout({} if unread else shapes, configuration(model), counts)
+    given = tuple(Module(m.weight, m.shape(live), m.turned, m.rank(live)) for m in modules)
+    skipped = layout.skipped + tuple((name, _UNREAD) for name in unread)
+    adapted = {module.weight for module in modules}
+    plain = {name: frozen[name] for name in layout.head_parameters() if name not in adapted}
+    return Adapted(Layout(layout.heads, given, skipped), modules, plain)
+
+
+def suggestion(modules: xr.Dataset) -> dict[str, str]:
+    """The attribute `suggestion` of a recording: which rank would do; none where no adapter was recorded."""
+    if "used_rank" not in modules:
+        return {}
+    given, used = modules["given_rank"].values, modules["used_rank"].values[-1]
+    most = int(used.max())
+    if not most:
+        return {"suggestion": "The adapter has not changed anything."}
+    words = (
+        f"Rank {int(given.max())} given, at most {most} used (99 % of the change of every module; the median "
+        f"module uses {np.median(used):g}). `saddles lora compress ADAPTER --max-rank {most}` makes it that small."
+    )
+    return {"suggestion": words}
+
+
+def _modules(model: torch.nn.Module) -> Iterator[AdaptedModule]:
+    for name, layer in model.named_modules():
+        for left, right, turned in (("lora_B", "lora_A", False), ("lora_embedding_B", "lora_embedding_A", True)):
+            there: Any = getattr(layer, right, None)  # of a layer of PEFT a dictionary by adapter
+            if there is None or not (active := [one for one in getattr(layer, "active_adapters", ()) if one in there]):
+                continue
+            if getattr(layer, "merged", False):
+                raise SaddlesError(f"The adapter is merged into {plain_name(name)}. Call unmerge_adapter() first.")
+            pairs = tuple(_pair(plain_name(name), layer, left, right, one) for one in active)
+            turned = turned or bool(getattr(layer, "fan_in_fan_out", False))
+            module = AdaptedModule(f"{_plain(plain_name(name))}.weight", layer, pairs, turned)
+            if _base_of(layer).weight.ndim == 2:  # factors of convolutions have further axes
+                yield module
+
+
+def _pair(name: str, layer: Any, left: str, right: str, adapter: str) -> Factors:
+    end = "" if "embedding" in left else ".weight"
+    magnitudes = getattr(layer, "lora_magnitude_vector", {})
+    magnitude = f"{name}.lora_magnitude_vector.{adapter}.weight" if adapter in magnitudes else None
+    return Factors(
+        f"{name}.{left}.{adapter}{end}", f"{name}.{right}.{adapter}{end}", float(layer.scaling[adapter]), magnitude
+    )
+
+
+def _plain(name: str) -> str:
+    """A parameter's name in the model without its adapter."""
+    return name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+
+
+def _base_of(layer: Any) -> Any:  # a layer of PEFT, which need not be installed
+    return layer.get_base_layer()
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float64)
+
+
+def _dequantised(base: torch.nn.Module) -> Tensor | None:
+    try:
+        from peft.utils.integrations import dequantize_module_weight
+
+        weight = dequantize_module_weight(base)
+    except Exception:  # of whatever library quantised it, or of none that PEFT knows
+        return None
+    return weight if weight.is_floating_point() and weight.ndim == 2 else None
