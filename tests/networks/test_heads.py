@@ -57,7 +57,7 @@ def test_small_steps_keep_the_invariants_and_the_drift_is_of_the_size_of_the_ste
     found = []
     for rate, steps in ((0.4, 60), (0.1, 240)):
         start, model = _trained(True, _descent(rate), steps)
-        kept = networks.invariants(model, start)
+        kept = networks.invariants(start, model)
         found.append(float(kept["drift"].max()))
         assert bool(kept["applies"].all())
         assert kept.sizes == {"layer": 1, "head": HEADS, "product": 2}
@@ -159,7 +159,7 @@ def test_bad_input():
     with pytest.raises(SaddlesError, match="No attention heads were found"):
         networks.invariants({"a.weight": np.ones((3, 3))}, {"a.weight": np.ones((3, 3))})
     with pytest.raises(SaddlesError, match="one model at two times"):
-        networks.closure(model, {**start, "attn.qkv.weight": torch.zeros(2, 2)})
+        networks.closure({**start, "attn.qkv.weight": torch.zeros(2, 2)}, model)
     with pytest.raises(SaddlesError, match="not finite"):
         networks.invariants(model, {**start, "attn.qkv.weight": start["attn.qkv.weight"] * float("nan")})
     with pytest.raises(SaddlesError, match="`rate` must be positive"):

@@ -17,7 +17,7 @@ from saddles import probe
 from saddles.core.status import Ending, Status, status_of
 from saddles.errors import SaddlesError
 from saddles.probe import measuring
-from saddles.probe.recording import recorder as recorder_room
+from saddles.probe.recording import slots
 from saddles.probe.recording.journal import Journal
 
 recorded: Any = probe.recorded
@@ -111,7 +111,7 @@ def test_the_loop_does_not_wait(monkeypatch):
         return real(*args)
 
     monkeypatch.setattr(measuring, "measure_heads", slow)
-    monkeypatch.setattr(recorder_room, "WARN_AFTER_S", 0.05)
+    monkeypatch.setattr(slots, "WARN_AFTER_S", 0.05)
     model, train = trainer()
     with record(model, every=1, pending=3) as run:
         for _ in range(3):

@@ -113,7 +113,8 @@ def closure(trajectory: xr.Dataset) -> Figure:
 
 def _seeds(axis: Axes, across: np.ndarray, rows: np.ndarray, colour: str, words: str, style: str = "-") -> None:
     """Median over seeds as a line, their range as a band."""
-    axis.fill_between(across, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+    if len(rows) > 1:
+        axis.fill_between(across, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
     axis.plot(across, np.median(rows, axis=0), **MEASURED | {"color": colour, "linestyle": style, "label": words})
 
 
@@ -136,9 +137,10 @@ def regime(heads: xr.Dataset) -> Figure:
 
 
 def linearised(trajectory: xr.Dataset) -> Figure:
-    """Distance between a network and its linearisation over time, and at the end by width."""
+    """Distance between a network and its linearisation over time, and the largest by width."""
     steps, widths = trajectory["time"].values, trajectory["width"].values
     apart = trajectory["distance"].transpose("width", "seed", "time").values
+    most = np.nanmax(apart, axis=-1)
     with look():
         figure, ((left, right),) = sheet(1, 2, 11, 4.2)
         for number, width in enumerate(widths):
@@ -148,8 +150,15 @@ def linearised(trajectory: xr.Dataset) -> Figure:
                       textcoords="offset points", fontsize=9)  # fmt: skip
         left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="Distance over time")
         left.legend()
-        _seeds(right, widths, apart[:, :, -1].T, COLOURS[0], "measured at the end")
-        right.plot(widths, np.median(apart[0, :, -1]) * np.sqrt(widths[0] / widths), **THEORY, label="slope −1/2")
-        right.set(xscale="log", yscale="log", xlabel="width w", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="By width")
+        _seeds(right, widths, most.T, COLOURS[0], "largest over time")
+        right.plot(widths, np.median(most[0]) * np.sqrt(widths[0] / widths), **THEORY, label="slope −1/2")
+        right.set(
+            xscale="log",
+            yscale="log",
+            xlabel="width w",
+            ylabel="‖f − f_lin‖ / ‖f − f₀‖",
+            title="Largest distance, by width",
+            ylim=(0.7 * most.min(), 1.4 * most.max()),
+        )
         right.legend()
     return figure

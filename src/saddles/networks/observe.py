@@ -17,6 +17,9 @@ from saddles.solvers.dynamics import Path
 
 KEEPABLE = ("outputs", "test_outputs")
 
+ROUNDING = 1e-6
+"""Share of the outputs below which a difference is rounding, in either precision."""
+
 PARTED = 0.1
 """Two runs have parted where they differ by more than this share of what was learned."""
 
@@ -75,7 +78,10 @@ def distance(real: xr.Dataset, linearised: xr.Dataset) -> xr.DataArray:
     axes = ["sample", "output"]
     apart = np.sqrt(((real["outputs"] - linearised["outputs"]) ** 2).sum(axes))
     moved = np.sqrt(((real["outputs"] - real["outputs"].isel(time=0)) ** 2).sum(axes))
-    return xr.where((moved > 0) | (apart > 0), apart / moved.where(moved > 0), 0.0)
+    size = np.sqrt((real["outputs"].isel(time=0) ** 2).sum(axes))
+    # The closed form gives f₀ itself only up to rounding.
+    still = (moved == 0) & (apart <= ROUNDING * size)
+    return xr.where(still, 0.0, apart / moved.where(moved > 0))
 
 
 def parting_time(real: xr.Dataset, linearised: xr.Dataset, threshold: float = PARTED) -> float:

@@ -9,7 +9,7 @@ and on other inputs f_t = f₀ − Θ' Θ⁻¹ (f₀ − f_t) with the kernel Θ
 losses, or batches, `saddles.networks.beside` trains the linearised network beside the real one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -154,18 +154,10 @@ def top_eigenvalue(model: Network, task: Regression, *, seed: int = 0, steps: in
     """
     weights = leaves_of(model.start(task, seed), "float64")
     inputs = jnp.asarray(task.inputs)
-
-    def value(at: tuple[Array, ...]) -> Array:
-        return flattened(model.outputs(at, inputs))
-
-    @jax.jit
-    def step(vector: Array) -> Array:
-        (direction,) = jax.vjp(value, weights)[1](vector / jnp.linalg.norm(vector))
-        return jax.jvp(value, (weights,), (direction,))[1] / inputs.shape[0]
-
     vector = jnp.asarray(np.random.default_rng([seed, 35]).normal(size=task.targets.size))
     for _ in range(steps):
-        vector = step(vector)
+        unit = vector / jnp.linalg.norm(vector)
+        vector = _columns(model.outputs, weights, inputs, inputs[:1], unit[None])[0][0] / len(inputs)
     return float(jnp.linalg.norm(vector))
 
 
@@ -176,16 +168,35 @@ def kernels(
 
     Column by column, Θ e_i = J(Jᵀe_i): the Jacobian of all parameters is never formed.
     """
+    size = flattened(model.outputs(weights, inputs)).shape[0]
+    units = np.eye(size)
+    parts = [
+        _columns(model.outputs, weights, inputs, others, jnp.asarray(units[at : at + AT_ONCE], dtype=weights[0].dtype))
+        for at in range(0, size, AT_ONCE)
+    ]
+    here, there = (jnp.concatenate(blocks) for blocks in zip(*parts, strict=True))
+    return (here + here.T) / 2, there.T
+
+
+@partial(jax.jit, static_argnums=0)
+def _columns(
+    function: Callable[[tuple[Array, ...], Array], Array],
+    weights: tuple[Array, ...],
+    inputs: Array,
+    others: Array,
+    units: Float[Array, "column output"],
+) -> tuple[Float[Array, "column output"], Float[Array, "column other"]]:
+    """Θv on the inputs and on others, for several v.
+
+    Weights and inputs are arguments: as constants of the program they would be folded into it, which takes minutes.
+    """
 
     def value(points: Array, at: tuple[Array, ...]) -> Array:
-        return flattened(model.outputs(at, points))
+        return flattened(function(at, points))
 
-    @jax.jit
-    def columns(unit: Array) -> tuple[Array, Array]:
+    def column(unit: Array) -> tuple[Array, Array]:
         (direction,) = jax.vjp(partial(value, inputs), weights)[1](unit)
         here, there = (jax.jvp(partial(value, points), (weights,), (direction,))[1] for points in (inputs, others))
         return here, there
 
-    size = flattened(model.outputs(weights, inputs)).shape[0]
-    here, there = jax.lax.map(columns, jnp.eye(size, dtype=weights[0].dtype), batch_size=AT_ONCE)
-    return (here + here.T) / 2, there.T
+    return jax.vmap(column)(units)

@@ -93,7 +93,7 @@ def _run(settings: Settings, seed: int, kind: str, optimiser: str) -> Trajectory
     looks = follow.spaced(settings.steps, settings.looks)
 
     def look(step: int, loss: float) -> None:
-        rows.append(networks.closure(model, start))
+        rows.append(networks.closure(start, model))
         losses.append(loss)
 
     follow.follow(model, feed, follow.optimiser_of(optimiser, model, rate), settings.steps, looks, look, "closure")

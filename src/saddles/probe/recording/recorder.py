@@ -16,10 +16,8 @@ changed its shape, is a gap (attribute `gaps` of the result), and rows that a fu
 The first such event is a warning.
 """
 
-import contextlib
 import os
 import queue
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -39,13 +37,11 @@ from saddles.probe.recording.backends import AdaptedBackend, Backend, ProcessBac
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.on_device import DeviceBackend
 from saddles.probe.recording.rows import Rows, in_words, status_after
+from saddles.probe.recording.slots import Slots
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
 from saddles.probe.weights.adapted import find_adapted, suggestion
 from saddles.probe.weights.live_model import Reference, heads, live_parameters, parameters, part_of, same_weights
 from saddles.runtime.threads import spare_cores, torch_pool
-
-WARN_AFTER_S = 1.0
-"""Seconds that training may wait in all before a warning says so."""
 
 
 def record(
@@ -94,7 +90,6 @@ class Recorder:
         layout: where the heads of the model lie.
         every: steps from one measurement to the next.
         at: the step that training has reached.
-        waited: seconds that training has waited for measurements.
     """
 
     def __init__(
@@ -114,7 +109,7 @@ class Recorder:
         if not self._adapted:
             need_heads(self.layout)
         self.every, self.at, self._began = every, step, step
-        self._spectra, self.waited = spectra, 0.0
+        self._spectra = spectra
         self._modules, self._pending, self._process = modules, pending, process
         own = self.layout.parameters() if modules else self.layout.head_parameters()
         names = self._adapted.parameters() if self._adapted else own
@@ -127,10 +122,10 @@ class Recorder:
         self._backend: Backend[Any]  # each measures what its own `_copy` fills
         self._copy: Callable[[Any], None]
         self._metrics: queue.SimpleQueue[tuple[int, Metrics]] = queue.SimpleQueue()
-        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        self._slots = Slots(every)
         self._jobs: list[Future[None]] = []
         self._result: xr.DataTree | None = None
-        self._finished = self._warned = False
+        self._finished = False
         # Of several processes only the first measures; the others take part where weights are gathered.
         self._measures = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
@@ -166,7 +161,7 @@ class Recorder:
         if owed:
             self._jobs.append(self._queue.submit(self._measure, self.at, slots.pop(0)))
         for slot in slots:
-            self._free.put(slot)
+            self._slots.give(slot)
 
     def _begin_on_device(self, now: Buffers, reference: Mapping[str, Tensor], owed: bool) -> list[Slot]:
         backend = DeviceBackend(self.layout, self._copier, reference, self._pool)
@@ -270,6 +265,11 @@ class Recorder:
         else:
             self._check_jobs()
 
+    @property
+    def waited(self) -> float:
+        """Seconds that training has waited for measurements."""
+        return self._slots.waited
+
     def _submit(self, step: int, whole: bool | None = None) -> None:
         """Copy the weights and hand them to the backend.
 
@@ -280,36 +280,18 @@ class Recorder:
             self._copier.take_part()
             return
         self._check_jobs()
-        slot = self._next_slot()
+        slot = self._slots.take(self._check_jobs)
         slot.whole = self._is_whole(step) if whole is None else whole
         try:
             self._copy(slot)
         except Exception as error:
-            self._free.put(slot)
+            self._slots.give(slot)
             self._rows.add_gap(step, in_words(error))
         else:
             if self._copier.lost:
                 self._rows.add_gap(step, "; ".join(self._copier.lost.values()))
             self._jobs.append(self._queue.submit(self._measure, step, slot))
         self._rows.warn()
-
-    def _next_slot(self) -> Slot:
-        with contextlib.suppress(queue.Empty):
-            return self._free.get_nowait()
-        began = time.perf_counter()
-        slot = None
-        while slot is None:
-            self._check_jobs()
-            with contextlib.suppress(queue.Empty):
-                slot = self._free.get(timeout=1.0)
-        self.waited += time.perf_counter() - began
-        if self.waited > WARN_AFTER_S and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"Training waits for measurements: one takes longer than {self.every} steps. Raise `every`.",
-                stacklevel=4,
-            )
-        return slot
 
     def _measure(self, step: int, slot: Slot) -> None:
         """In the background: one row, to memory and to disk."""
@@ -324,7 +306,7 @@ class Recorder:
             self._rows.write()
             return
         finally:
-            self._free.put(slot)
+            self._slots.give(slot)
         # On disk before a tracker shows it: what was seen is not lost in a crash.
         self._rows.add(step, row)
         self._metrics.put((step, numbers))
