@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "saddles"
-LABS = {"linear", "diagonal", "concepts", "margin", "transformers", "diffusion"}
+LABS = {"linear", "diagonal", "concepts", "margin", "incontext", "transformers", "diffusion"}
 ORDER = [
     {"errors", "protocols"}, {"runtime"}, {"core"}, {"solvers"}, {"measures"}, {"figures"}, {"probe"}, {"training"},
     LABS, {"networks"}, {"studies", "sweeps"}, {"report"}, {"explorer"}, {"cli"},

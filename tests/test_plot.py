@@ -1,5 +1,7 @@
 """`saddles.plot` and `saddles.animate`: one call for every kind of trajectory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -29,14 +31,16 @@ def _recording(steps=5):
     dims = ("time", "layer", "head", "product")
     shape = (steps, 2, 3, 2)
     coords = {"layer": [0, 1], "head": [0, 1, 2], "product": ["KQ", "VO"], "step": ("time", np.arange(steps) * 10)}
-    variables = {name: (dims, draw.random(shape)) for name in ("frobenius_norm", "stable_rank")}
+    variables: dict[str, Any] = {name: (dims, draw.random(shape)) for name in ("frobenius_norm", "stable_rank")}
     variables["initial_stable_rank"] = (dims[1:], draw.random(shape[1:]))
     return xr.DataTree.from_dict({"heads": make_trajectory(variables, np.arange(steps), coords=coords)})
 
 
 def test_losses_share_a_panel_and_theory_is_dashed():
     figure = saddles.plot(_run(), _run("predicted"))
-    first, second = figure.axes
+    first: Any = figure.axes[0]
+    second: Any = figure.axes[1]
+    assert len(figure.axes) == 2
     assert [first.get_title(loc="left"), second.get_title(loc="left")] == ["loss and error", "singular value"]
     assert first.get_yscale() == "log"
     assert [text.get_text() for text in first.get_legend().get_texts()] == ["loss", "test error", "theory"]
@@ -66,7 +70,7 @@ def test_a_recording_is_drawn_by_layer():
 
 def _frames(file):
     with Image.open(file) as film:
-        count = film.n_frames
+        count = int(getattr(film, "n_frames", 1))
         film.seek(0)
         first = np.asarray(film.convert("L")).astype(int)
         film.seek(count - 1)
@@ -93,7 +97,8 @@ def test_films_move_and_hold_their_end(tmp_path, monkeypatch, trajectory, pictur
     file = saddles.animate(trajectory, tmp_path / "film.gif", dpi=30)
     count, first, last = _frames(file)
     assert pictures <= count <= pictures + 2  # a writer may join pictures that are the same
-    assert np.abs(first - last).max() > 50
+    below_title = len(first) // 4
+    assert np.abs(first - last)[below_title:].max() > 50
 
 
 @pytest.mark.parametrize("name", ["film.png", "film"])

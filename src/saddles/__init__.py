@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from saddles import diagonal as diagonal
     from saddles import diffusion as diffusion
     from saddles import figures as figures
+    from saddles import incontext as incontext
     from saddles import linear as linear
     from saddles import margin as margin
     from saddles import measures as measures

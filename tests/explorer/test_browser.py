@@ -23,6 +23,7 @@ PAGES = {
     "diagonal": "Diagonal networks",
     "concepts": "Concepts",
     "margin": "Margin",
+    "incontext": "Learning in context",
     "runs?run=0/live": "Runs",
     "runs?run=0/one&other=0/two": "Runs",
 }

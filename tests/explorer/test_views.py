@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 import saddles
 from saddles.explorer import downloads, draw, phase_map
 from saddles.explorer.latest import Latest
-from saddles.explorer.pages import concepts, diagonal, linear, margin, runs
+from saddles.explorer.pages import concepts, diagonal, incontext, linear, margin, runs
 from saddles.explorer.run_folders import RunFolders
 from saddles.explorer.view import LONGEST, RefusedError, computed, from_link, read, to_link
 from saddles.explorer.view import settings as settings_of
 
-PAGES = [linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, runs.page(RunFolders())]
+PAGES = [linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, incontext.PAGE, runs.page(RunFolders())]
 NAMED = {page.name: page for page in PAGES}
 
 
@@ -114,6 +114,7 @@ CASES = [
     (concepts, concepts.Concepts(depth="3")),
     (margin, margin.Margin(decades=1.0)),
     (margin, margin.Margin(decades=1.0, model="diagonal")),
+    (incontext, incontext.InContext(dim=2, heads=4)),
 ]
 
 

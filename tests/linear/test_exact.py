@@ -9,9 +9,10 @@ import pytest
 from scipy.stats import kstest
 
 import saddles
-from saddles.linear.model import TwoLayer, bartlett
+from saddles.linear.model import TwoLayer
 from saddles.linear.task import Completion, Denoising, MatrixCost, Regression, Sensing
 from saddles.solvers.methods import GradientDescent, GradientFlow
+from saddles.solvers.two_layer import bartlett
 
 ROWS, COLUMNS = 9, 13
 

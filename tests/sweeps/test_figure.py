@@ -83,7 +83,8 @@ def test_the_error_at_the_end_is_what_a_sweep_shows_first():
     grid = json.dumps({"grid": {"rate": [1.0, 2.0], "width": [1, 2]}, "zipped": False, "seeds": [0, 1]})
     error = values(rate=[1.0, 2.0], width=[1, 2], seed=[0, 1], time=[0.0, 1.0, 2.0], dynamics=["a", "b", "c"])
     whole = xr.Dataset({"loss": error * 0, "test_error": error}, attrs={"grid": grid})
-    axis, colours = figures.measure_over_grid(whole).axes
+    measure_over_grid: Any = figures.measure_over_grid
+    axis, colours = measure_over_grid(whole).axes
     assert colours.get_ylabel() == "test error at the end"
     np.testing.assert_allclose(axis.collections[0].get_array(), error.isel(time=-1).median(["seed", "dynamics"]).values)
-    assert figures.measure_over_grid(xr.Dataset({"weight": error}, attrs={"grid": grid})) is None
+    assert measure_over_grid(xr.Dataset({"weight": error}, attrs={"grid": grid})) is None

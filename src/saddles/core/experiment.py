@@ -42,7 +42,7 @@ from saddles.core.embedded import EMBEDDED
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
 
-LABS = ("linear", "diagonal", "concepts", "margin", "transformers", "diffusion", "networks")
+LABS = ("linear", "diagonal", "concepts", "margin", "incontext", "transformers", "diffusion", "networks")
 """Labs that ship with saddles, in the order of `saddles list`."""
 
 SIZES = ("tiny", "laptop", "gpu", "paper")

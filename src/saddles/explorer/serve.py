@@ -29,7 +29,7 @@ from saddles.explorer import phase_map
 from saddles.explorer.fair_pool import FairPool
 from saddles.explorer.open_page import OpenPage, Plot, draw_all, header
 from saddles.explorer.page import Page
-from saddles.explorer.pages import concepts, diagonal, linear, margin, runs
+from saddles.explorer.pages import concepts, diagonal, incontext, linear, margin, runs
 from saddles.explorer.run_folders import RunFolders
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -65,7 +65,7 @@ def explore(
     """
     stored = RunFolders(folders)
     chosen = free_port(host, port)
-    pages: list[Page] = [linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, runs.page(stored)]
+    pages: list[Page] = [linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, incontext.PAGE, runs.page(stored)]
     _register(pages)
     if host in LOOPBACK:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from saddles.figures import diagonal as diagonal
     from saddles.figures import diffusion as diffusion
     from saddles.figures import films as films
+    from saddles.figures import incontext as incontext
     from saddles.figures import linear as linear
     from saddles.figures import lora as lora
     from saddles.figures import margin as margin

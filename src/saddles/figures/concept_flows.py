@@ -84,8 +84,8 @@ def _events(axis: Axes, grid: np.ndarray, names: bool = True) -> None:
             if not np.isfinite(at):
                 continue
             words = f"w{_low(i + 1)}{_low(j + 1)} {'grows' if i == j else 'is suppressed'}, predicted"
-            style = {"color": COLOURS[i], "linestyle": "-"} if i == j else {"color": GREY, "linestyle": ":"}
-            axis.axvline(at, linewidth=1, label=words if names else None, **style)
+            colour, line = (COLOURS[i], "-") if i == j else (GREY, ":")
+            axis.axvline(at, linewidth=1, label=words if names else None, color=colour, linestyle=line)
 
 
 def search(trajectory: xr.Dataset) -> Figure:

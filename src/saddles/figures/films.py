@@ -112,7 +112,7 @@ def _output(trajectory: xr.Dataset) -> Film:
         now = places[k]
         axis.clear()
         if target is not None:
-            corners = np.array([[target[0], 0], [0, target[1]], [0, 0]])
+            corners = np.array([[target[0], 0], [0, target[1]]])
             axis.plot(*corners.T, linestyle="", marker="o", color=GREY, markersize=11, label="trained on")
             axis.plot(*target, linestyle="", marker="*", color=COLOURS[3], markersize=18, label="asked for")
         for run in range(lines.shape[1]):

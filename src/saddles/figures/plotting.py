@@ -37,10 +37,11 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
     """
     if not trajectories:
         raise SaddlesError("`plot` needs at least one trajectory, such as the result of `simulate`.")
-    if any(isinstance(one, xr.DataTree) for one in trajectories):
-        if len(trajectories) > 1:
-            raise SaddlesError("`plot` draws a recording alone. Call it once for each.")
-        return probe.stable_rank(trajectories[0])  # pyright: ignore[reportArgumentType]  (a DataTree, as just seen)
+    for one in trajectories:
+        if isinstance(one, xr.DataTree):
+            if len(trajectories) > 1:
+                raise SaddlesError("`plot` draws a recording alone. Call it once for each.")
+            return probe.stable_rank(one)
     data = [one for one in trajectories if isinstance(one, xr.Dataset)]
     panels = _panels(data, variables)
     clock = "step" if all("step" in one.coords for one in data) else "time"

@@ -29,11 +29,13 @@ from scipy.sparse.linalg import svds
 
 from saddles.linear.model import TwoLayer
 from saddles.linear.observe import Observer, observer_of
-from saddles.linear.simulate import Factor, represented, slope
+from saddles.linear.simulate import slope
 from saddles.linear.task import Denoising, check_task
-from saddles.linear.theory import Rows, SelfConsistent, represented_rows, slope_rows
+from saddles.linear.theory import SelfConsistent, represented_rows, slope_rows
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.descent import DIVERGED_AT, descended
+from saddles.solvers.self_consistent import Rows
+from saddles.solvers.two_layer import Factor, represented
 
 WINDOW = 50
 """Steps over which a cell must not have changed …"""

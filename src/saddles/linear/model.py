@@ -17,6 +17,7 @@ from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.dynamics import check_method, horizon_of, instants_of
 from saddles.solvers.ode import SAVED_TIMES
+from saddles.solvers.two_layer import drawn
 
 
 @arguments_explained
@@ -87,7 +88,7 @@ class TwoLayer:
         if self.weights is not None:
             factor = self._given(task)
         else:
-            factor = _drawn(rows + columns, int(np.asarray(self.width)), np.random.default_rng([seed, 10]))
+            factor = drawn(rows + columns, int(np.asarray(self.width)), np.random.default_rng([seed, 10]))
             factor *= np.sqrt(float(np.asarray(self.variance)))
         return factor[:columns], factor[columns:]
 
@@ -143,14 +144,3 @@ class TwoLayer:
         with on_device(device):
             observer = observer_of(problem, (), 0, precision)
             return horizon_of(mover, dynamics_of(self.start(problem, seed), problem, observer, precision))
-
-
-def _drawn(size: int, width: int, draw: np.random.Generator) -> np.ndarray:
-    return draw.normal(size=(size, width)) if width <= size else bartlett(size, width, draw)
-
-
-def bartlett(size: int, freedom: int, draw: np.random.Generator) -> np.ndarray:
-    """A lower triangular L with LLᵀ distributed as ZZᵀ, Z a size × freedom standard Gaussian matrix."""
-    factor = np.tril(draw.normal(size=(size, size)), -1)
-    factor[np.diag_indices(size)] = np.sqrt(draw.chisquare(freedom - np.arange(size, dtype=float)))
-    return factor

@@ -16,8 +16,9 @@ from jaxtyping import Array, Float
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.core.validation import check_keep
 from saddles.errors import SaddlesError
-from saddles.linear.task import Cost, Matrix, MatrixTask, Shaped
+from saddles.linear.task import MatrixTask, Shaped
 from saddles.solvers.dynamics import Path
+from saddles.solvers.two_layer import Cost, Matrix
 
 KEEPABLE = ("matrix", "gram", "alignment", "factor")
 """Large or costly variables that are kept on request; the last three need a factor of A."""
@@ -141,15 +142,6 @@ def check_finite(cost: Float[Array, ""], task: MatrixTask) -> None:
             f"The cost at the initial matrix must be a finite number; got {float(cost)}. "
             f"Check the function and data of {type(task).__name__}."
         )
-
-
-def transposed(matrix: Matrix) -> Float[Array, "column row"]:
-    """The transpose, written out in memory before it is used.
-
-    XLA on a CPU folds a transpose into the product that uses it, and that product then takes about twice as long
-    (measured at 200 × 400 in float64).
-    """
-    return jax.lax.optimization_barrier(matrix.T)
 
 
 def to_trajectory(

@@ -5,30 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from saddles.linear.observe import Observer, check_finite, transposed
-from saddles.linear.task import Cost, Matrix, MatrixTask
+from saddles.linear.observe import Observer, check_finite
+from saddles.linear.task import MatrixTask
 from saddles.solvers.dynamics import Dynamics
-
-Factor = tuple[Float[Array, "column hidden"], Float[Array, "row hidden"]]
-"""The blocks W1ᵀ (d_in × m) and W2 (d_out × m), or their reduction."""
+from saddles.solvers.two_layer import Cost, Factor, pushed, represented
 
 FITTED = 1e-2
 """A flow has converged when ‖∇C‖_F has fallen to this part of its first value …"""
 
 STILL = 1e-3
 """… or, where the width cannot fit the cost, when the weights' relative speed has fallen to this part."""
-
-
-def represented(state: Factor) -> Matrix:
-    """A = W2 W1."""
-    inner, outer = state
-    return outer @ transposed(inner)
-
-
-def pushed(state: Factor, gradient: Matrix) -> Factor:
-    """−∇L for a given G = ∇C(A): W1' = −W2ᵀG and W2' = −G W1ᵀ, on the transposed first layer."""
-    inner, outer = state
-    return -(transposed(gradient) @ outer), -jnp.matmul(gradient, inner)
 
 
 def slope(state: Factor, observer: Observer) -> Factor:

@@ -3,7 +3,6 @@
 A task of your own is any object with `shape` (d_out, d_in), `cost` (a `Cost`) and `target` (the true matrix, or None).
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,25 +18,9 @@ from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
+from saddles.solvers.two_layer import Cost, Matrix
 
-Matrix = Float[Array | np.ndarray, "row column"]
 Number = Float[Array | np.ndarray, ""]
-
-
-class Cost(eqx.Module):
-    """A differentiable function C of a d_out × d_in matrix, with its gradient G = ∇C.
-
-    Data are NumPy arrays, so that a cost may be made inside a traced function. A cost that knows the solution of
-    A' = −∇C(A) has it as `flow(matrix, time)`; `Lazy` is then in closed form.
-    """
-
-    @abstractmethod
-    def __call__(self, matrix: Matrix) -> Float[Array, ""]:
-        """C(A)."""
-
-    def gradient(self, matrix: Matrix) -> Matrix:
-        """∇C(A), by automatic differentiation unless a cost knows better."""
-        return jax.grad(lambda a: self(a))(matrix)
 
 
 class Entrywise(Cost):

@@ -19,17 +19,16 @@ from jaxtyping import Array, Bool, Float
 from saddles.core.status import FINISHED, Status
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
-from saddles.linear.observe import KEEPABLE, Network, Observer, check_finite, observer_of, to_trajectory, transposed
-from saddles.linear.task import Cost, Entrywise, Matrix, MatrixTask, check_task
+from saddles.linear.observe import KEEPABLE, Network, Observer, check_finite, observer_of, to_trajectory
+from saddles.linear.task import Entrywise, MatrixTask, check_task
 from saddles.protocols import Method
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.dynamics import Args, Dynamics, Path, check_method, horizon_of, instants_of
 from saddles.solvers.methods import GradientFlow
 from saddles.solvers.ode import SAVED_TIMES
-
-Rows = Float[Array, "stacked direction"]
-"""The factor as one stacked matrix: d_in rows for the inputs, then d_out for the outputs."""
+from saddles.solvers.self_consistent import Rows, self_consistent_factor, stacked_matrix, stacked_slope
+from saddles.solvers.two_layer import Cost, Matrix
 
 FITTED = 1e-2
 """A flow has converged when ‖∇C‖_F has fallen to this part of its first value."""
@@ -191,26 +190,8 @@ class SelfConsistent(_Factored):
     """
 
     def factor(self, matrix: np.ndarray, threshold: float) -> np.ndarray:
-        """The stacked factor of [[Ĉ1, Aᵀ], [A, Ĉ2]].
-
-        A mode (s, u, v) gives the columns (v, u)·√((h+s)/2) and (v, −u)·√((h−s)/2) with h = √(s²+σ⁴w²); directions
-        outside the smaller side have weight √(σ²w).
-        """
-        left, values, right = np.linalg.svd(matrix, full_matrices=True)
-        rows, columns = matrix.shape
-        modes = len(values)
-        u, v = left[:, :modes], right[:modes].T
-        height = np.hypot(values, threshold)
-        plus = np.sqrt((height + values) / 2)
-        minus = threshold / np.sqrt(2 * (height + values))  # √((h−s)/2) without the cancellation of h − s
-        rest = np.sqrt(threshold)
-        blocks = [
-            np.concatenate([v * plus, u * plus]),
-            np.concatenate([v * minus, -u * minus]),
-            np.concatenate([right[modes:].T * rest, np.zeros((rows, columns - modes))]),
-            np.concatenate([np.zeros((columns, rows - modes)), left[:, modes:] * rest]),
-        ]
-        return np.concatenate(blocks, axis=1)
+        """The stacked factor of [[Ĉ1, Aᵀ], [A, Ĉ2]]."""
+        return self_consistent_factor(matrix, threshold)
 
 
 class Balanced(_Factored):
@@ -334,14 +315,12 @@ def _seen(see: Callable[[Array], dict[str, Array]], times: np.ndarray, start: _S
 
 def represented_rows(rows: Rows, observer: Observer) -> Matrix:
     """A = L_out L_inᵀ of the stacked factor L."""
-    return rows[observer.columns :] @ transposed(rows[: observer.columns])
+    return stacked_matrix(rows, observer.columns)
 
 
 def slope_rows(rows: Rows, observer: Observer) -> Rows:
     """−[[0, Gᵀ], [G, 0]] L for the stacked factor L, with G at its A."""
-    gradient = observer.cost.gradient(represented_rows(rows, observer))
-    inner, outer = rows[: observer.columns], rows[observer.columns :]
-    return -jnp.concatenate([transposed(gradient) @ outer, gradient @ inner])
+    return stacked_slope(rows, observer.cost.gradient(represented_rows(rows, observer)), observer.columns)
 
 
 def _observe_rows(rows: Rows, observer: Observer) -> dict[str, Array]:

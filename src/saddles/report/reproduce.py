@@ -103,7 +103,7 @@ def _runner(rows: Sequence[Experiment], workers: int) -> Iterator[Submit]:
 
     def elsewhere(job: Job) -> Outcome:
         if not hasattr(mine, "worker"):
-            mine.worker = Worker(_start, None, environment=ONE_THREAD)
+            mine.worker = Worker(_start, None, environment={str(k): v for k, v in ONE_THREAD.items()})
             all_workers.add(mine.worker)
         try:
             return mine.worker.call(job)

@@ -81,8 +81,8 @@ class Bar:
                 console=Console(stderr=True),
                 transient=True,
             )
-            done = min(self._done, self._total)
-            self._task = self._progress.add_task(self._title, total=self._total, completed=done, rate=self._rate())
+            self._task = self._progress.add_task(self._title, total=self._total, rate=self._rate())
+            self._progress.update(self._task, completed=min(self._done, self._total))
             self._progress.start()
 
     def close(self) -> None:

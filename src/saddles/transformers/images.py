@@ -76,8 +76,10 @@ def load_images(source: str, *, seed: int = 0, classes: int | None = None) -> Im
         images = made(seed)
     elif source == "digits":
         pictures, labels = digits()
-        cut = slice(TRAINED), slice(TRAINED, None)
-        images = Images("digits", *(part[side] for side in cut for part in (pictures[..., None], labels)), 10)
+        pictures = pictures[..., None]
+        images = Images(
+            "digits", pictures[:TRAINED], labels[:TRAINED], pictures[TRAINED:], labels[TRAINED:], classes=10
+        )
     elif source in ("cifar10", "cifar100"):
         images = _cifar(source)
     elif source.startswith("hf:"):

@@ -1,0 +1,183 @@
+"""Neurons that are awake: the flow of the loss in them, to its rest."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from saddles.incontext.neurons import Sum, Theta
+from saddles.solvers.ode import solve
+
+BEGIN = 1e-3
+"""A neuron that wakes begins with this part of the output that would fit best along its direction."""
+
+CALM = 1e-4
+"""The flow is near its rest where ‖∇L‖‖θ‖ is this part of the loss that the new neuron gains."""
+
+POLISHED = 1e-11
+"""Newton's method ends at this part."""
+
+FIRM = 1e-6
+"""Curvatures below this part of the largest are not used: rescalings that change no output have none, but for noise."""
+
+NEWTON_STEPS = 12
+"""Newton steps; it converges quadratically."""
+
+NEARBY = 0.1
+"""A Newton step that changes a neuron by more than this part of its norm would lead to another rest than the flow."""
+
+EXPLICIT, IMPLICIT = 5_000, 20_000
+"""Steps of an explicit solver; a flow that is not at rest by then is stiff, and an implicit one goes on."""
+
+LARGEST = 800
+"""Most weights for Newton's method and the implicit solver, whose Hessians are dense."""
+
+GONE, PULLED = 1e-2, 1e-3
+"""A neuron falls asleep if it makes less than this part of the largest output, and its utility is below zero by this
+part of the first one: at a rest the utility of those that stay is 0."""
+
+RTOL = 1e-7
+"""Error per step of the flow."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """Where the awake neurons came to rest; `gone` fell asleep."""
+
+    theta: np.ndarray
+    loss: float
+    push: Array
+    gone: Int[np.ndarray, " neuron"]
+    settled: bool
+
+
+class _Flow(eqx.Module):
+    output: Any
+    loss: Any
+    gain: Array
+    before: Array
+
+    def total(self, theta: Theta) -> Float[Array, ""]:
+        return self.loss(jnp.sum(jax.vmap(self.output)(theta), axis=0))
+
+
+def _field(t: Array, theta: Theta, args: _Flow) -> Theta:
+    return -jax.grad(args.total)(theta)
+
+
+def _effort(theta: Theta, slope: Theta) -> Array:
+    return jnp.sqrt(jnp.sum(slope**2) * jnp.sum(theta**2))
+
+
+def _rested(t: Array, theta: Theta, args: _Flow) -> Array:
+    value, slope = jax.value_and_grad(args.total)(theta)
+    return (_effort(theta, slope) <= CALM * args.gain) & (value <= args.before - args.gain / 2)
+
+
+def _nothing(t: Array, theta: Theta, args: _Flow) -> Array:
+    return t
+
+
+@eqx.filter_jit
+def look(network: Any, theta: Theta) -> tuple[Array, Array, Array]:  # network: (output, loss)
+    """The sum z, L(z) and −∇L(z)."""
+    output, loss = network
+    total = jnp.sum(jax.vmap(output)(theta), axis=0)
+    value, slope = jax.value_and_grad(loss)(total)
+    return total, value, -slope
+
+
+@eqx.filter_jit
+def _ray(network: Any, total: Array, added: Array) -> tuple[Array, Array]:  # network: as above
+    """First and second derivative of L(z + s·added) at s = 0."""
+    _, loss = network
+
+    def along(s: Array) -> Array:
+        return loss(total + s * added)
+
+    zero = jnp.zeros((), dtype=total.dtype)
+    return jax.grad(along)(zero), jax.grad(jax.grad(along))(zero)
+
+
+@eqx.filter_jit
+def _outputs(output: Any, theta: Theta) -> Array:  # output: an Output
+    return jax.vmap(output)(theta)
+
+
+@eqx.filter_jit
+def _newton(args: _Flow, theta: Theta, awake: Array) -> tuple[Array, Array]:
+    """Newton step and effort of those awake; flat directions are left as they are."""
+    value = jnp.repeat(awake, theta.shape[1]).astype(theta.dtype)
+    slope = jax.grad(args.total)(theta).ravel() * value
+    form = jax.hessian(args.total)(theta).reshape(theta.size, theta.size) * value[:, None] * value[None, :]
+    values, vectors = jnp.linalg.eigh(form)
+    firm = jnp.abs(values) > FIRM * jnp.max(jnp.abs(values))
+    inverse = jnp.where(firm, 1 / jnp.where(firm, values, 1.0), 0.0)
+    step = vectors @ (inverse * (vectors.T @ slope))
+    return step.reshape(theta.shape), _effort(theta * value.reshape(theta.shape), slope.reshape(theta.shape))
+
+
+def learn(network: Sum, theta: np.ndarray, new: np.ndarray, directions: np.ndarray, first: float) -> Rest:
+    """Wake neurons in their directions and follow the flow to rest.
+
+    Args:
+        theta: weights, zero for those asleep.
+        new: who wakes, with unit `directions`.
+        first: the largest utility of the first stage, to which others are compared.
+    """
+    pair = network.output, network.loss
+    total, before, _ = look(pair, jnp.asarray(theta))
+    added = jnp.sum(_outputs(network.output, jnp.asarray(directions)), axis=0)
+    slope, bend = (float(value) for value in _ray(pair, total, added))
+    fit = -slope / bend if bend > 0 else 1.0
+    gain = max(0.5 * abs(slope) * fit, 1e-300)
+    theta = theta.copy()
+    theta[new] = directions * (BEGIN * fit) ** (1 / network.degree)
+    state, small = jnp.asarray(theta), theta.size <= LARGEST
+    args = _Flow(*pair, jnp.asarray(gain), before)
+    moves = np.asarray(_field(jnp.asarray(0.0), state, args))[new]
+    speed = max(float(np.linalg.norm(moves) / np.linalg.norm(theta[new])), 1e-300)
+    for stiff, steps in ((False, EXPLICIT), (True, IMPLICIT)):
+        edges = np.concatenate([[0.0], np.cumsum(2.0 ** np.arange(31)) / speed])
+        done = solve(_field, state, edges, args=args, observe=_nothing, halt=_rested, rtol=RTOL, atol=RTOL * 1e-2,
+                     stiff=stiff, max_steps=steps, title="awake neurons")  # fmt: skip
+        state = done.state
+        if done.halted or not small:
+            break
+    rest, gone = _fall_asleep(network, np.asarray(state), first)
+    rest = _polish(args, rest) if small else rest
+    _, value, push = look(pair, jnp.asarray(rest))
+    return Rest(rest, float(value), push, gone, done.halted)
+
+
+def _polish(args: _Flow, theta: np.ndarray) -> np.ndarray:
+    """Newton's method, as long as it comes nearer to rest."""
+    norms = np.linalg.norm(theta, axis=1)
+    awake = jnp.asarray(norms > 0)
+    step, effort = _newton(args, jnp.asarray(theta), awake)
+    for _ in range(NEWTON_STEPS):
+        step = np.asarray(step)
+        if effort <= POLISHED * args.gain or (np.linalg.norm(step, axis=1) > NEARBY * norms).any():
+            break
+        next_step, next_effort = _newton(args, jnp.asarray(theta - step), awake)
+        if not next_effort < effort:
+            break
+        theta, step, effort = theta - step, next_step, next_effort
+    return theta
+
+
+def _fall_asleep(network: Sum, theta: np.ndarray, first: float) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.asarray(_outputs(network.output, jnp.asarray(theta)))
+    made = np.sqrt(np.sum(rows.reshape(len(theta), -1) ** 2, axis=1))
+    _, _, push = look((network.output, network.loss), jnp.asarray(theta))
+    norms = np.linalg.norm(theta, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        utility = np.sum(np.asarray(push) * rows, axis=tuple(range(1, rows.ndim))) / norms**network.degree
+    gone = np.flatnonzero((norms > 0) & (made < GONE * made.max()) & (utility < -PULLED * first))
+    theta = theta.copy()
+    theta[gone] = 0.0
+    return theta, gone
