@@ -35,7 +35,7 @@ def _diagonal(seed: int, dim: int = 4):
     return inputs, targets
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1, 6])  # of seed 6 a coordinate leaves, and returns after a wait of 83 units
 def test_algorithm_1_is_a_special_case(seed):
     """The same stages, times, exits and losses; at norm 1/√2 the sum u + v is 1, where Algorithm 1 activates."""
     inputs, targets = _diagonal(seed)
@@ -48,7 +48,7 @@ def test_algorithm_1_is_a_special_case(seed):
     assert ours.attrs["status"] == known.attrs["status"] == "finished"
     np.testing.assert_array_equal(ours["stage_neuron"][1:], known["stage_coordinate"])
     np.testing.assert_array_equal(ours["stage_left"][1:], known["stage_left"])
-    np.testing.assert_allclose(ours["stage_time"][1:], known["stage_time"] * -log_alpha, rtol=1e-5)
+    np.testing.assert_allclose(ours["stage_time"][1:], known["stage_time"] * -log_alpha, rtol=5e-5)
     np.testing.assert_allclose(ours["plateau"][1:], known["stage_loss"], rtol=1e-6)
 
 
