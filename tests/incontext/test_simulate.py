@@ -126,9 +126,8 @@ def test_start_of_the_spec_shows_its_plateaus():
 def test_wide_head_is_the_two_layer_network_of_lab_linear():
     task, times = _task(seed=6), np.linspace(0, 4, 9)
     head = saddles.simulate(Wide(5000, 1e-4), task, GradientFlow(), times=times, seed=1)
-    network = linear.TwoLayer.from_weights(
-        *(part.T if i == 0 else part for i, part in enumerate(Wide(5000, 1e-4).start(task, 1)))
-    )
+    query, key = Wide(5000, 1e-4).start(task, 1)
+    network = linear.TwoLayer.from_weights(query.T, key)
     same = saddles.simulate(network, task, linear.GradientFlow(), times=times, keep=["matrix"])
     np.testing.assert_allclose(head["matrix"], same["matrix"], atol=1e-8)
     np.testing.assert_allclose(head["loss"], same["loss"], atol=1e-8)

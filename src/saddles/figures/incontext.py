@@ -1,6 +1,5 @@
 """Figures of the lab of learning in context."""
 
-import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
@@ -24,7 +23,7 @@ def staircase(trajectory: xr.Dataset) -> Figure:
         middle.set(xlabel="gradient time", ylabel="loss", ylim=(0, None), title="Merged: no pause at these losses")
         for i, start in enumerate(trajectory["start"].values):
             one = trajectory.isel(start=i)
-            error = np.abs(one["stage_time"] / one["seen_time"] - 1)
+            error = abs(one["stage_time"] / one["seen_time"] - 1)
             right.loglog(one["seen_time"].values.ravel(), error.values.ravel(), "o", color=COLOURS[i],
                          label=f"start {start:g}", markersize=4)  # fmt: skip
         right.set(xlabel="time of the drop", ylabel="relative error of the prediction", title="Times, all covariances")
@@ -42,7 +41,7 @@ def lazy_active(trajectory: xr.Dataset) -> Figure:
             left.plot(clock, one["loss"], color=COLOURS[i % 7], label=f"σ²w = {threshold:g}", **MEASURED)
             left.plot(clock, one["predicted_loss"], **THEORY)
             left.plot(clock, one["lazy_loss"], color=GREY, linewidth=0.9)
-            gap = np.abs(trajectory["predicted_loss"] - trajectory["loss"]).max("time").isel(threshold=i)
+            gap = abs(trajectory["predicted_loss"] - trajectory["loss"]).max("time").isel(threshold=i)
             right.loglog(trajectory["width"], gap.mean("seed"), "o-", color=COLOURS[i % 7])
         left.set(xlabel="part of the run", ylabel="loss", ylim=(0, 1.1 * trajectory.attrs["start"]),
                  title="Flow, self-consistent theory (dashed), lazy (grey)")  # fmt: skip
@@ -69,7 +68,7 @@ def finite_prompts(trajectory: xr.Dataset) -> Figure:
 
 def conjecture(trajectory: xr.Dataset) -> Figure:
     """Measured against conjectured slopes (left), and the error by how close the μ are (right)."""
-    error = np.abs(trajectory["conjectured_slope"] / trajectory["slope"] - 1)
+    error = abs(trajectory["conjectured_slope"] / trajectory["slope"] - 1)
     with look():
         figure, ((left, right),) = sheet(1, 2, 10.5, 4)
         for stage in range(trajectory.sizes["stage"]):

@@ -12,6 +12,7 @@ Everything happens in the eigenvectors of Λ, where the loss is elementwise. Sci
 import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -118,7 +119,8 @@ class Followed:
     def save(self, time: float, state: State) -> None:
         """Add a row. From a start of 1e-16 a whole drop may be shorter than the spacing of floats: its end is kept."""
         if self.times and time <= self.times[-1]:
-            self.times.pop(), self.states.pop()
+            self.times.pop()
+            self.states.pop()
         self.times.append(time)
         self.states.append(np.array(state))
 
@@ -224,7 +226,7 @@ def _cross(heads: Heads, state: State, room: float, felt: float, rtol: float) ->
         return np.append(slope, 1.0) / pace
 
     atol = np.append(np.full(len(state), FINE * rtol * size), rtol * length)
-    stepper = DOP853(field, 0.0, np.append(others, 0.0), np.inf, rtol=rtol, atol=atol)
+    stepper = DOP853(field, 0.0, np.append(others, 0.0), np.inf, rtol=rtol, atol=atol)  # pyright: ignore[reportArgumentType]
     pieces, count = [], 0
     while True:
         stepper.step()
@@ -237,7 +239,8 @@ def _cross(heads: Heads, state: State, room: float, felt: float, rtol: float) ->
         now = pieces[-1](tau)
         return max(float(heads.sizes(now[:-1]).max() / felt) - 1, float(now[-1] / room) - 1)
 
-    last = float(brentq(past, pieces[-1].t_old, pieces[-1].t, xtol=1e-12)) if past(pieces[-1].t_old) < 0 else 0.0
+    inside = past(pieces[-1].t_old) < 0
+    last: Any = brentq(past, pieces[-1].t_old, pieces[-1].t, xtol=1e-12) if inside else pieces[-1].t_old
 
     def path(since: float) -> State:
         """The weights a time after the plateau's begin: t(τ) is inverted on the piece that holds it."""

@@ -15,7 +15,7 @@ from saddles.errors import SaddlesError
 from saddles.incontext.crossing import Followed, Heads, follow_heads
 from saddles.incontext.simulate import Args, observe, separate_matrix
 from saddles.solvers import methods
-from saddles.solvers.dynamics import Dynamics, Path, State
+from saddles.solvers.dynamics import Dynamics, Path
 from saddles.solvers.ode import SAVED_TIMES
 
 
@@ -45,7 +45,7 @@ class GradientFlow(methods.GradientFlow):
         followed = self._heads(_frame(dynamics.args, dynamics.start), dynamics, None)
         return np.linspace(0.0, followed.times[-1], SAVED_TIMES), followed.status
 
-    def follow(self, dynamics: Dynamics[State, Any], times: np.ndarray | None = None) -> Path[State]:
+    def follow(self, dynamics: Dynamics[Any, Any], times: np.ndarray | None = None) -> Path:
         """Integrate from the start and observe at `times`."""
         if not _separate(dynamics) or self.stiff:
             return super().follow(dynamics, times)

@@ -26,7 +26,7 @@ def to_trajectory(path: Path, model: object, task: Regression, **facts: object) 
     variables = {name: (_DIMS[name], values) for name, values in path.saved.items()}
     values, vectors = task.frame
     variables["strength"] = (("time", "direction"), np.einsum("di,tde,ei->ti", vectors, path.saved["matrix"], vectors))
-    coords: dict[str, object] = dict(path.coords) | {"eigenvalue": ("direction", values)}
+    coords: dict[str, object] = {**path.coords, "eigenvalue": ("direction", values)}
     return make_trajectory(
         variables, path.times, coords=coords, lab="incontext", model=model, task=task, **facts, **path.facts
     )

@@ -24,6 +24,7 @@ from saddles.solvers.dynamics import Dynamics
 from saddles.solvers.methods import GradientFlow
 from saddles.solvers.ode import SAVED_TIMES
 from saddles.solvers.self_consistent import Rows, self_consistent_factor, stacked_matrix, stacked_slope
+from saddles.solvers.two_layer import Matrix
 
 BEFORE = 1e-9
 """A prediction without `times` is saved this part before each jump, so that a line through its points is a stair."""
@@ -211,7 +212,7 @@ class SelfConsistent:
         return to_trajectory(path, model, problem, kind="predicted", theory=self, seed=seed)
 
 
-def _matrix(rows: Rows) -> Array:
+def _matrix(rows: Rows) -> Matrix:
     return stacked_matrix(rows, rows.shape[0] // 2)
 
 

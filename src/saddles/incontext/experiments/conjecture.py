@@ -116,10 +116,10 @@ def _neuron(x: "Array", theta: "Array") -> "Array":
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge slopes, plateaus and the failure."""
-    error = np.abs(trajectory["conjectured_slope"] / trajectory["slope"] - 1)
-    white = np.abs(trajectory["white_slope"] / trajectory["slope"] - 1)
+    error = abs(trajectory["conjectured_slope"] / trajectory["slope"] - 1)
+    white = abs(trajectory["white_slope"] / trajectory["slope"] - 1)
     scale = trajectory["plateau"].isel(stage=0)
-    off = np.abs(trajectory["level"] - trajectory["plateau"]) / scale
+    off = abs(trajectory["level"] - trajectory["plateau"]) / scale
     rolled = np.roll(trajectory["plateau"].values, 1, axis=0)
     other = np.abs(trajectory["level"].values - rolled) / scale.values[:, None]
     flow, named, formula = (trajectory[f"commuting_{name}"].values for name in ("level", "named", "formula"))

@@ -59,7 +59,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge how the distance falls with the batch."""
-    gap, null = (np.sqrt((trajectory[name] ** 2).mean("time")) for name in ("distance", "distance_to_another"))
+    gap, null = ((trajectory[name] ** 2).mean("time") ** 0.5 for name in ("distance", "distance_to_another"))
     return [
         check(
             "Descent on drawn prompts nears exact descent with the batch: root mean square distance of M over the run, "

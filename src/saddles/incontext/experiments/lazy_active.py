@@ -86,8 +86,8 @@ def _lazy(task: "incontext.Regression", start: np.ndarray, threshold: float, tim
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the theory at the largest width, and how its error falls with the width."""
     first = trajectory.attrs["start"]
-    gap = np.abs(trajectory["predicted_loss"] - trajectory["loss"]).max("time") / first
-    wrong = np.abs(trajectory["lazy_loss"] - trajectory["loss"]).max("time") / first
+    gap = abs(trajectory["predicted_loss"] - trajectory["loss"]).max("time") / first
+    wrong = abs(trajectory["lazy_loss"] - trajectory["loss"]).max("time") / first
     fresh = trajectory["fresh_error"] / trajectory["loss"].isel(time=-1) - 1
     mixed = trajectory["fresh_error"] / trajectory["loss"].isel(time=0) - 1
     return [
@@ -108,8 +108,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         check(
             "The exact loss is the error on fresh prompts: largest relative difference at the end",
             paper=PAPER, where="this lab", size=size, relation="<=", threshold=0.1,
-            values=np.abs(fresh).max(("threshold", "width")).values,
-            null=np.abs(mixed).max(("threshold", "width")).values,
+            values=abs(fresh).max(("threshold", "width")).values,
+            null=abs(mixed).max(("threshold", "width")).values,
             against="the loss at the start",
         ),
     ]  # fmt: skip

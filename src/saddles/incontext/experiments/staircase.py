@@ -70,7 +70,7 @@ def _one(settings: Settings, seed: int) -> dict[str, np.ndarray]:
     task = incontext.Regression(spectrum(settings.dim, settings.ratio, draw), settings.prompt)
     levels, rows = task.plateaus, 400
     middle = (levels[1:] + levels[:-1]) / 2
-    predicted_times, seen_times = [], []
+    predicted_times, seen_times, runs = [], [], []
     for scale in (settings.large, settings.small):
         model = incontext.Separate(settings.heads, 1, scale)
         predicted = predict(model, task, incontext.AlternatingFlows(settings.dim), seed=seed)
@@ -79,8 +79,8 @@ def _one(settings: Settings, seed: int) -> dict[str, np.ndarray]:
         when[: predicted.sizes["stage"] - 1] = predicted["stage_time"].values[1:]
         predicted_times.append(when)
         seen_times.append(_first_below(flow, middle))
-        if scale == settings.large:
-            first, theory = flow, predicted
+        runs.append((flow, predicted))
+    first, theory = runs[0]
     end = float(first["time"][-1])
     clock = np.linspace(0.0, end, rows)
     edges = np.concatenate([[0.0], seen_times[0]])
@@ -123,7 +123,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     judge = partial(check, paper=PAPER, size=size)
     levels = trajectory["plateau"].values[:, :-1]
     seen, merged = trajectory["seen_plateau"].values, trajectory["merged_plateau"].values
-    error = np.abs(trajectory["stage_time"] / trajectory["seen_time"] - 1).max("stage")
+    error = abs(trajectory["stage_time"] / trajectory["seen_time"] - 1).max("stage")
     other = np.abs(np.roll(trajectory["stage_time"].values[1], 1, axis=0) / trajectory["seen_time"].values[1] - 1)
     return [
         judge(
