@@ -101,6 +101,7 @@ def test_cross_entropy_gradient():
     loss.backward()
     ours, gradient = cross_entropy(values, labels)
     assert ours == pytest.approx(loss.item())
+    assert tensor.grad is not None
     np.testing.assert_allclose(gradient, tensor.grad.numpy(), atol=1e-14)
 
 

@@ -40,7 +40,7 @@ def _borders(axis: Axes, trajectory: xr.Dataset, across: np.ndarray, up: np.ndar
     # A white line below each border keeps it visible on every colour.
     theory = trajectory["theory_border"].mean("seed").values
     axis.plot(theory, up, color="white", linewidth=3.4)
-    axis.plot(theory, up, **THEORY | {"color": "black"}, label="theory of the linear network, e = ½")
+    axis.plot(theory, up, **THEORY, label="theory of the linear network, e = ½")
     border = trajectory["border"].values
     for number, row in enumerate(border):
         axis.plot(row, up, color="white", linewidth=3.6)
@@ -115,7 +115,9 @@ def _seeds(axis: Axes, across: np.ndarray, rows: np.ndarray, colour: str, words:
     """Median over seeds as a line, their range as a band."""
     if len(rows) > 1:
         axis.fill_between(across, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-    axis.plot(across, np.median(rows, axis=0), **MEASURED | {"color": colour, "linestyle": style, "label": words})
+    axis.plot(
+        across, np.median(rows, axis=0), color=colour, linestyle=style, linewidth=MEASURED["linewidth"], label=words
+    )
 
 
 def regime(heads: xr.Dataset) -> Figure:

@@ -27,11 +27,20 @@ class Pushed(NamedTuple):
 class Differentiable(Protocol):
     """A network on a batch of samples."""
 
-    samples: int
-    epsilon: float
-    """The unit roundoff of its numbers."""
-    memory_errors: tuple[type[Exception], ...]
-    """What the library raises where memory runs out (and perhaps elsewhere: `out_of_memory` tells)."""
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """The unit roundoff of its numbers."""
+        ...
+
+    @property
+    def memory_errors(self) -> tuple[type[Exception], ...]:
+        """What the library raises where memory runs out (and perhaps elsewhere: `out_of_memory` tells)."""
+        ...
 
     def parameters(self, state: Any, name: str) -> Point:
         """Parameters out of what a user gives, checked; `name` is the argument's, for messages."""
@@ -93,7 +102,7 @@ def in_blocks(network: Differentiable, work: Callable[[slice], Any], rows: int |
         done += size
 
 
-def network_of(f: object, start: object, batch: object) -> Differentiable:
+def network_of(f: Any, start: object, batch: object) -> Differentiable:
     """The network in its library: a torch module, or else a JAX function f(parameters, batch)."""
     torch = sys.modules.get("torch")  # a module of torch can only come from a program that has imported it
     if torch is not None and isinstance(f, torch.nn.Module):
@@ -104,4 +113,4 @@ def network_of(f: object, start: object, batch: object) -> Differentiable:
         raise SaddlesError.must_be("f", "a torch.nn.Module or a function f(parameters, batch) of JAX", f)
     from saddles.networks.jax_network import JaxNetwork
 
-    return JaxNetwork.on(f, start, batch)
+    return JaxNetwork.on(f, start, batch)  # pyright: ignore[reportArgumentType]  (callable; it checks what comes back)

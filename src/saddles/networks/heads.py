@@ -89,7 +89,7 @@ def closure(start: object, end: object, config: Config | None = None) -> xr.Data
 
 
 def _closure(key_0: np.ndarray, query_0: np.ndarray, key: np.ndarray, query: np.ndarray) -> dict[str, float]:
-    triangle = np.linalg.qr(key, mode="r")
+    triangle = np.asarray(np.linalg.qr(key, mode="r"))
     memory = key_0.T @ key_0 - query_0.T @ query_0
     gram, square = query.T @ query, triangle @ triangle.T
     roots = [_root(triangle @ inner @ triangle.T) for inner in (gram, gram + memory)]
@@ -277,7 +277,7 @@ def _ratio(one: float, other: float) -> float:
 
 def _product_norm(left: np.ndarray, right: np.ndarray) -> float:
     """‖L Rᵀ‖_F from the triangles of both: a square root of traces of Gram matrices would lose half of the digits."""
-    first, second = np.linalg.qr(left, mode="r"), np.linalg.qr(right, mode="r")
+    first, second = (np.asarray(np.linalg.qr(side, mode="r")) for side in (left, right))
     return _norm(first @ second.T)
 
 

@@ -1,6 +1,7 @@
 """What is saved of a network while it trains, and when two runs part."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -59,7 +60,7 @@ def data_of(task: Regression, keep: Sequence[str] | None, precision: str) -> Dat
     return Data(*(jnp.asarray(part, dtype=precision) for part in parts), keep=kept)
 
 
-def to_trajectory(path: Path, task: Regression, **provenance: object) -> Trajectory:
+def to_trajectory(path: Path, task: Regression, **provenance: Any) -> Trajectory:
     """Label what a method saw."""
     axes = {"outputs": ("time", "sample", "output"), "test_outputs": ("time", "test_sample", "output")}
     variables = {name: (axes.get(name, ("time",)), np.asarray(values)) for name, values in path.saved.items()}
@@ -76,9 +77,9 @@ def distance(real: xr.Dataset, linearised: xr.Dataset) -> xr.DataArray:
                 "A run without `outputs` cannot be compared. Simulate and predict with keep=['outputs']."
             )
     axes = ["sample", "output"]
-    apart = np.sqrt(((real["outputs"] - linearised["outputs"]) ** 2).sum(axes))
-    moved = np.sqrt(((real["outputs"] - real["outputs"].isel(time=0)) ** 2).sum(axes))
-    size = np.sqrt((real["outputs"].isel(time=0) ** 2).sum(axes))
+    apart = ((real["outputs"] - linearised["outputs"]) ** 2).sum(axes) ** 0.5
+    moved = ((real["outputs"] - real["outputs"].isel(time=0)) ** 2).sum(axes) ** 0.5
+    size = (real["outputs"].isel(time=0) ** 2).sum(axes) ** 0.5
     # The closed form gives f₀ itself only up to rounding.
     still = (moved == 0) & (apart <= ROUNDING * size)
     return xr.where(still, 0.0, apart / moved.where(moved > 0))

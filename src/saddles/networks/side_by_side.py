@@ -78,6 +78,7 @@ def beside(
     real, moved = first, None
     rows: list[dict[str, float]] = []
     steps: list[int] = []
+    taken = 0
     for step, (inputs, targets) in enumerate(batches):
         network = network_of(f, start, inputs)
         answers = _array(targets)
@@ -92,10 +93,11 @@ def beside(
         real = network.plus(real, _pull(network, real, down), -rate)
         push = _pull(network, first, slope)
         moved = network.plus(network.difference(first, first) if moved is None else moved, push, -rate)
+        taken = step + 1
     if not rows:
         raise SaddlesError("`batches` must hold at least one batch; it is empty.")
     rows.append({"loss": np.nan, "linearised_loss": np.nan, **_compared(seen, first, real, moved)})
-    steps.append(step + 1)
+    steps.append(taken)
     apart = np.array([row["distance"] for row in rows])
     late = np.flatnonzero(apart > PARTED)
     variables: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}

@@ -103,8 +103,8 @@ class TorchNetwork:
     def push(self, at: State, along: State, rows: slice) -> Pushed:
         """f(x; θ) and J(x; θ) v."""
         with _evaluating(self.module), _forward_mode():
-            values, tangent = torch.func.jvp(lambda state: self._call(state, rows), (at,), (along,))
-        return Pushed(_array(values), _array(tangent))
+            found = torch.func.jvp(lambda state: self._call(state, rows), (at,), (along,))
+        return Pushed(_array(found[0]), _array(found[1]))
 
     def pull(self, at: State, weights: np.ndarray, rows: slice) -> State:
         """Jᵀ u."""
@@ -139,9 +139,10 @@ def _inputs(batch: object, device: torch.device) -> Inputs:
         words, named = (), dict(batch)
     else:
         words, named = tuple(batch) if isinstance(batch, tuple | list) else (batch,), {}
-    tensors = [torch.as_tensor(one) if isinstance(one, np.ndarray) else one for one in (*words, *named.values())]
-    wrong = next((one for one in tensors if not isinstance(one, Tensor)), None)
-    if wrong is not None or not tensors:
+    given = [torch.as_tensor(one) if isinstance(one, np.ndarray) else one for one in (*words, *named.values())]
+    tensors = [one for one in given if isinstance(one, Tensor)]
+    if len(tensors) < len(given) or not given:
+        wrong = next((one for one in given if not isinstance(one, Tensor)), None)
         raise SaddlesError.must_be("batch", "a tensor, a tuple of tensors, or a mapping of keywords to tensors", wrong)
     if any(one.is_floating_point() and not bool(torch.isfinite(one).all()) for one in tensors):
         raise SaddlesError("`batch` holds numbers that are not finite. Leave those samples out.")

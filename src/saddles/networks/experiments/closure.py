@@ -15,6 +15,7 @@ Thresholds, set before the runs:
   first step at most 0.8, in the median over heads.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -114,7 +115,7 @@ def _config(model: object) -> dict[str, object]:
     return {"num_attention_heads": len(layout.layers()[0]), "n_head": len(layout.layers()[0])}
 
 
-def _mixed(start: dict[str, np.ndarray], end: dict[str, object], seed: int) -> dict[str, np.ndarray]:
+def _mixed(start: dict[str, np.ndarray], end: Mapping[str, object], seed: int) -> dict[str, np.ndarray]:
     """The start plus a change whose entries, tensor by tensor, are those of the training in random order."""
     draw = np.random.default_rng([seed, 34])
     found = {}

@@ -151,7 +151,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
 
 def exponent(drift: xr.DataArray) -> xr.DataArray:
     """The slope of log drift over log rate."""
-    fit = np.log(drift).assign_coords(rate=np.log(drift["rate"])).polyfit("rate", 1)
+    logs = xr.DataArray(np.log(drift.values), dims=drift.dims, coords={"rate": np.log(drift["rate"].values)})
+    fit = logs.polyfit("rate", 1)
     return fit["polyfit_coefficients"].sel(degree=1)
 
 
