@@ -108,6 +108,6 @@ def test_other_endings_are_refused(tmp_path, name):
 
 
 def test_mp4_without_ffmpeg_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(films.animation.writers, "is_available", lambda name: False)
+    monkeypatch.setattr("matplotlib.animation.writers.is_available", lambda name: False)
     with pytest.raises(SaddlesError, match="needs ffmpeg"):
         saddles.animate(_run(), tmp_path / "film.mp4")

@@ -48,7 +48,7 @@ def test_what_fails_or_is_skipped_is_told_and_the_rest_runs(tmp_path, monkeypatc
 def test_the_page_is_there_before_anything_ran_and_after_each_experiment(tmp_path, monkeypatch):
     _toys(monkeypatch)
     seen = []
-    write = module.write_page
+    write = module.write_page  # pyright: ignore[reportPrivateImportUsage]
     monkeypatch.setattr(
         module,
         "write_page",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+import xarray as xr
 
 import saddles.probe
 from saddles.errors import SaddlesError
@@ -18,6 +19,10 @@ KINDS = {
     "rsLoRA": {"use_rslora": True},
     "DoRA": {"use_dora": True},
 }
+
+
+def group(tree: xr.DataTree, name: str) -> xr.Dataset:
+    return tree[name].to_dataset()
 
 
 def small(family: str = "llama", seed: int = 0) -> torch.nn.Module:
@@ -64,9 +69,9 @@ def test_live_ranks_are_those_of_the_merged_weights(kind, family):
         train(model, run, 6)
     merged = copy.deepcopy(model).double().merge_and_unload()
     dense = saddles.probe.spectra(merged, base.double())
-    heads, modules = run.result["heads"], run.result["modules"]
+    heads, modules = group(run.result, "heads"), group(run.result, "modules")
     size = heads["singular_value"].sizes["index"]
-    wanted = dense["heads"]["singular_value"].values[-1][..., :size]
+    wanted = group(dense, "heads")["singular_value"].values[-1][..., :size]
     np.testing.assert_allclose(heads["singular_value"].values[-1], wanted, atol=1e-6 * wanted.max())
     assert list(modules["given_rank"].values) == [6] * modules.sizes["module"]
     names = dict(merged.named_parameters())
@@ -90,7 +95,7 @@ def test_planted_ranks_are_found_and_the_end_says_which_rank_would_do():
                     planted = 3 if "q_proj" in name else 1
                     weight[:, :planted] = torch.randn(len(weight), planted)
         run.step()
-    modules = run.result["modules"]
+    modules = group(run.result, "modules")
     used = dict(zip(modules["module"].values, modules["used_rank"].values[-1], strict=True))
     assert all(rank == (3 if "q_proj" in name else 1) for name, rank in used.items())
     words = run.result.attrs["suggestion"]
@@ -119,7 +124,7 @@ def test_the_change_counts_from_the_start_of_the_recording():
                 if "lora_B" in name:
                     weight[:, 0] += 1.0
         run.step()
-    assert run.result["modules"]["used_rank"].values[-1].tolist() == [1.0, 1.0]
+    assert group(run.result, "modules")["used_rank"].values[-1].tolist() == [1.0, 1.0]
 
 
 def test_a_recording_is_resumed_with_the_reference_of_its_start(tmp_path):
@@ -134,9 +139,11 @@ def test_a_recording_is_resumed_with_the_reference_of_its_start(tmp_path):
         return saddles.probe.recorded(folder)
 
     twice = run_of(tmp_path / "twice", (2, 4))
-    assert twice["modules"]["step"].values.tolist() == [2, 4]
-    assert twice["modules"]["given_rank"].values.tolist() == [6] * 10
-    assert (twice["modules"]["frobenius_norm"].values[1] > twice["modules"]["frobenius_norm"].values[0]).all()
+    assert group(twice, "modules")["step"].values.tolist() == [2, 4]
+    assert group(twice, "modules")["given_rank"].values.tolist() == [6] * 10
+    assert (
+        group(twice, "modules")["frobenius_norm"].values[1] > group(twice, "modules")["frobenius_norm"].values[0]
+    ).all()
 
 
 class _Packed(torch.nn.Linear):
@@ -158,14 +165,16 @@ def test_modules_of_a_quantised_base_are_measured_from_the_factors():
                 if "lora_B" in name:
                     weight[:, :2] = torch.randn(len(weight), 2)
         run.step()
-    assert run.result["modules"]["used_rank"].values[-1].tolist() == [2.0, 2.0]
+    assert group(run.result, "modules")["used_rank"].values[-1].tolist() == [2.0, 2.0]
     assert "quantised" in str(run.layout)
-    assert run.result["heads"].sizes["layer"] == 0
+    assert group(run.result, "heads").sizes["layer"] == 0
 
 
 def test_embeddings_are_modules_too():
     model = adapt(small(), targets=("embed_tokens", "q_proj"))
-    modules = {module.parameter: module for module in find_adapted(model).layout.modules}
+    adapted = find_adapted(model)
+    assert adapted is not None
+    modules = {module.parameter: module for module in adapted.layout.modules}
     assert modules["model.embed_tokens.weight"].shape == (50, 32)
     assert modules["model.embed_tokens.weight"].given_rank == 6
 
@@ -193,7 +202,7 @@ def test_a_trainer_of_an_adapter_is_watched(tmp_path):
     trainer = transformers.Trainer(model, arguments, train_dataset=rows)
     watched = SaddlesCallback(every=2).attach(trainer)
     trainer.train()
-    assert watched.result["modules"]["step"].values.tolist() == [2, 4]
+    assert group(watched.result, "modules")["step"].values.tolist() == [2, 4]
     assert "suggestion" in watched.result.attrs
     assert any("saddles/lora/used_rank_max" in row for row in trainer.state.log_history)
 
@@ -213,7 +222,7 @@ def test_a_loop_of_accelerate_is_watched():
                 optimiser.zero_grad()
             if accelerator.sync_gradients:
                 run.step()
-    assert run.result["modules"]["step"].values.tolist() == [1, 2]
+    assert group(run.result, "modules")["step"].values.tolist() == [1, 2]
 
 
 def test_averaged_weights_are_recorded_like_a_model():
@@ -226,6 +235,6 @@ def test_averaged_weights_are_recorded_like_a_model():
         averaged.update_parameters(model)
         averaged.update_parameters(model)
         run.step()
-    ranks = run.result["heads"]["stable_rank"]
+    ranks = group(run.result, "heads")["stable_rank"]
     assert ranks.sizes["layer"] == 2
-    assert float(run.result["heads"]["frobenius_norm"].min()) > 0
+    assert float(group(run.result, "heads")["frobenius_norm"].min()) > 0

@@ -43,7 +43,7 @@ class Factors:
 
     def names(self) -> list[str]:
         """The parameters that training changes."""
-        return [self.left, self.right] + [self.magnitude] * (self.magnitude is not None)
+        return [self.left, self.right] + ([] if self.magnitude is None else [self.magnitude])
 
 
 @dataclass(frozen=True, eq=False)
