@@ -69,7 +69,7 @@ def test_text_is_the_library_in_front_of_us_and_the_same_each_time():
 
 
 def test_a_python_without_sources_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(embedded.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(embedded.sysconfig, "get_path", lambda name: str(tmp_path))  # pyright: ignore[reportPrivateImportUsage]
     with pytest.raises(MissingDataError, match="keeps no sources"):
         embedded.python_text.__wrapped__()
 
