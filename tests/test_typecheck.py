@@ -1,11 +1,12 @@
 """Functions of saddles are checked while tests run: types by beartype, shapes by jaxtyping."""
 
+import jaxtyping
 import numpy as np
 import pytest
 from beartype.roar import BeartypeCallHintViolation
-from jaxtyping import TypeCheckError
+from jaxtyping import Float, TypeCheckError
+from typecheck import checked
 
-from saddles.measures.margins import combine
 from saddles.measures.spectra import stable_rank
 
 
@@ -15,5 +16,11 @@ def test_a_wrong_type_is_told():
 
 
 def test_shapes_that_differ_are_told():
-    with pytest.raises(TypeCheckError, match="combine"):
-        combine(np.ones(3), np.ones((2, 4)), np.ones((2, 4)), True)
+    # One of our own, for only the first calls of a function have their shapes checked.
+    @jaxtyping.jaxtyped(typechecker=checked)
+    def dot(one: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"]) -> float:
+        return float(one @ other)
+
+    assert dot(np.ones(3), np.ones(3)) == 3
+    with pytest.raises(TypeCheckError, match="dot"):
+        dot(np.ones(3), np.ones(4))

@@ -118,7 +118,7 @@ def test_the_message_names_the_argument():
     told = _misfit(linear.Sensing, {"measurements": "many"}, TypeError())
     assert str(told) == "`measurements` must be a whole number; got 'many'."
     with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
-        linear.Sensing(3, nothing=1)  # pyright: ignore[reportCallIssue]
+        linear.Sensing(3, 1, 5, nothing=1)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(2500, marks=pytest.mark.attack)])

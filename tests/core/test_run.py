@@ -34,7 +34,7 @@ def registered():
 def test_a_run_writes_what_the_design_names():
     made = run_experiment(ROW, out="here")
     assert sorted(p.name for p in made.folder.iterdir()) == [
-        "claims.json", "figure.png", "figure.svg", "run.json", "trajectory.zarr",
+        "claims.json", "figure.pdf", "figure.png", "figure.svg", "run.json", "trajectory.zarr",
     ]  # fmt: skip
     record = json.loads((made.folder / "run.json").read_text())
     assert record["status"] == "finished"

@@ -116,6 +116,15 @@ _ROWS = (
     ("diffusion/vdm.py", "spread - functional.logsigmoid(last) - 1)", "spread - functional.logsigmoid(-last) - 1)", "tests/diffusion/test_vdm.py"),
     ("diffusion/vdm.py", "share = -torch.expm1(after - before)", "share = -torch.expm1(before - after)", "tests/diffusion/test_vdm.py"),
     ("diffusion/vdm.py", "terms = (0.5 * self.slope.abs() * missed,", "terms = (self.slope.abs() * missed,", "tests/diffusion/test_vdm.py"),
+    # networks, incontext, and training with PEFT
+    ("networks/heads.py", "memory = key_0.T @ key_0 - query_0.T @ query_0", "memory = query_0.T @ query_0 - key_0.T @ key_0", "tests/networks/test_heads.py"),
+    ("networks/heads.py", "\"V\": True, \"O\": False}", "\"V\": True, \"O\": True}", "tests/networks/test_heads.py"),
+    ("networks/theory.py", "kept = jnp.exp(-values * time)", "kept = jnp.exp(-2 * values * time)", "tests/networks/test_linearised.py"),
+    ("networks/lazy_or_active.py", "np.sum((moved - linear) ** 2)", "np.sum((moved + linear) ** 2)", "tests/networks/test_regime.py"),
+    ("incontext/task.py", "square + (square + np.trace(covariance) * covariance) / self.prompt", "square + np.trace(covariance) * covariance / self.prompt", "tests/incontext/test_simulate.py"),
+    ("incontext/dormant.py", "self.logs[asleep] += wait * rates", "self.logs += wait * rates", "tests/incontext/test_theory.py"),
+    ("probe/weights/adapted.py", "lefts = [pair.scaling * _double(", "lefts = [_double(", "tests/probe/test_adapted.py"),
+    ("probe/weights/adapted.py", "rows = _double(tensors[name])[:, None] * rows / torch", "rows = rows / torch", "tests/probe/test_adapted.py"),
 )  # fmt: skip
 
 MUTATIONS = tuple(Mutation(*row) for row in _ROWS)

@@ -29,7 +29,9 @@ def _settings(ctx: object, incomplete: str) -> list[str]:
     """Settings of the experiment that the command line names already; Typer knows `ctx` by its name."""
     from saddles.core.experiment import registry
 
-    row = registry().get(getattr(ctx, "params", {}).get("name") or "")
+    # An option without its value stops the parser, which leaves all other words unread.
+    words = [getattr(ctx, "params", {}).get("name"), *getattr(ctx, "args", ())]
+    row = next((registry()[word] for word in words if word in registry()), None)
     return [f"{name}=" for name in row.documentation() if name.startswith(incomplete)] if row is not None else []
 
 

@@ -55,7 +55,7 @@ HEAD_AXES = ("layer", "head", "product")
 _RECURRENT = ("mamba", "A_log", "ssm", "rwkv")
 """Words in parameters of state-space and recurrent layers."""
 
-WITHOUT_SPECTRUM = ("stable_rank", "frobenius_norm", "noise_floor", "used_rank")
+WITHOUT_SPECTRUM = ("stable_rank", "frobenius_norm", "noise_floor")
 """What a measurement holds that leaves the spectra out: it can be had without them."""
 
 

@@ -182,11 +182,14 @@ def _pictures(sections: Sequence[Section]) -> Html:
 def _thumbnail(figure: Path) -> str:
     from PIL import Image
 
-    with Image.open(figure) as whole, io.BytesIO() as file:
-        small = whole.convert("RGB")
-        small.thumbnail((THUMBNAIL, THUMBNAIL))
-        small.quantize(64).save(file, "PNG")
-        return base64.b64encode(file.getvalue()).decode()
+    try:
+        with Image.open(figure) as whole, io.BytesIO() as file:
+            small = whole.convert("RGB")
+            small.thumbnail((THUMBNAIL, THUMBNAIL))
+            small.quantize(64).save(file, "PNG")
+            return base64.b64encode(file.getvalue()).decode()
+    except OSError:  # a damaged picture is shown as one, and does not cost the page
+        return base64.b64encode(figure.read_bytes()).decode()
 
 
 def _overview(sections: Sequence[Section]) -> Html:

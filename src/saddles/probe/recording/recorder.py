@@ -299,7 +299,11 @@ class Recorder:
             slot.wait()  # for the transfer from the GPU; the loop does not
             row = self._backend.measure(slot)
             if not slot.whole:
-                row = {name: array for name, array in row.items() if name.partition("/")[2] in WITHOUT_SPECTRUM}
+                row = {
+                    name: array
+                    for name, array in row.items()
+                    if name.partition("/")[2] in (*WITHOUT_SPECTRUM, "used_rank")
+                }
             numbers = headline(row)
         except Exception as error:
             self._rows.add_gap(step, in_words(error))
