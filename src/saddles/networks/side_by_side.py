@@ -69,10 +69,7 @@ def beside(
         raise SaddlesError.must_be("rate", "a positive learning rate", rate)
     if every < 1:
         raise SaddlesError.must_be("every", "at least 1", every)
-    known: dict[str, Loss] = {"squared": squared, "cross-entropy": cross_entropy}
-    if isinstance(loss, str) and loss not in known:
-        raise SaddlesError.unknown("loss", loss, known)
-    judge = known[loss] if isinstance(loss, str) else loss
+    judge = _loss_of(loss)
     seen = network_of(f, start, watched)
     first = seen.parameters(start, "start")
     real, moved = first, None
@@ -98,6 +95,17 @@ def beside(
         raise SaddlesError("`batches` must hold at least one batch; it is empty.")
     rows.append({"loss": np.nan, "linearised_loss": np.nan, **_compared(seen, first, real, moved)})
     steps.append(taken)
+    return _labelled(rows, steps, rate)
+
+
+def _loss_of(loss: str | Loss) -> Loss:
+    known: dict[str, Loss] = {"squared": squared, "cross-entropy": cross_entropy}
+    if isinstance(loss, str) and loss not in known:
+        raise SaddlesError.unknown("loss", loss, known)
+    return known[loss] if isinstance(loss, str) else loss
+
+
+def _labelled(rows: list[dict[str, float]], steps: list[int], rate: float) -> xr.Dataset:
     apart = np.array([row["distance"] for row in rows])
     late = np.flatnonzero(apart > PARTED)
     variables: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
