@@ -122,7 +122,7 @@ _ROWS = (
     ("networks/theory.py", "kept = jnp.exp(-values * time)", "kept = jnp.exp(-2 * values * time)", "tests/networks/test_linearised.py"),
     ("networks/lazy_or_active.py", "np.sum((moved - linear) ** 2)", "np.sum((moved + linear) ** 2)", "tests/networks/test_regime.py"),
     ("incontext/task.py", "square + (square + np.trace(covariance) * covariance) / self.prompt", "square + np.trace(covariance) * covariance / self.prompt", "tests/incontext/test_simulate.py"),
-    ("incontext/dormant.py", "self.logs[asleep] += wait * rates", "self.logs += wait * rates", "tests/incontext/test_theory.py"),
+    ("incontext/dormant.py", "self.logs += wait * rates", "self.logs[asleep] += wait * rates", "tests/incontext/test_dormant.py"),
     ("probe/weights/adapted.py", "lefts = [pair.scaling * _double(", "lefts = [_double(", "tests/probe/test_adapted.py"),
     ("probe/weights/adapted.py", "rows = _double(tensors[name])[:, None] * rows / torch", "rows = rows / torch", "tests/probe/test_adapted.py"),
 )  # fmt: skip
