@@ -7,7 +7,7 @@ CORES ?= auto
 
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 
-.PHONY: reproduce test docs setup lint types test-slow mutate attack bench clean
+.PHONY: reproduce test docs setup lint types test-long test-slow mutate attack bench clean
 
 # A claim of a paper that fails (exit code 1) is a finding, not a broken build.
 reproduce: setup
@@ -31,6 +31,10 @@ lint: setup
 
 types: setup
 	$(BIN)/pyright
+
+# What takes five seconds and more each: kills and resumes, whole experiments, second precisions.
+test-long: setup
+	$(BIN)/python -m pytest -n $(CORES) --dist loadgroup -m long
 
 test-slow: setup
 	$(BIN)/python -m pytest -n $(CORES) -m slow

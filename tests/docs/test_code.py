@@ -19,7 +19,9 @@ import xarray as xr
 from doc_pages import ROOT, Block, blocks, pages
 
 BLOCKS = [block for page in pages() for block in blocks(page) if block.language == "python"]
-CASES = [pytest.param(block, id=str(block), marks=pytest.mark.slow if block.slow else pytest.mark.docs) for block in BLOCKS]
+CASES = [
+    pytest.param(block, id=str(block), marks=pytest.mark.slow if block.slow else pytest.mark.docs) for block in BLOCKS
+]
 
 
 def _model() -> Any:
