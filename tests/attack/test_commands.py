@@ -98,11 +98,13 @@ def test_an_interrupt_inside_a_destructor_is_not_lost(command, monkeypatch):
     assert "saddles run --resume here" in err
 
 
-WORDS = ["run", "sweep", "show", "compare", "export", "list", "toy/decay", "toy/grid", "--grid", "--seeds", "--set",
-         "--size", "tiny", "--out", "here", "--resume", "--zip", "--to", "csv", "netcdf", "--on", "serial", "--workers",
-         "--retry", "--seed", "--fresh", "points=3", "rate=1:2:3", "rate=nan", "rate=log:0:1:2", "levels=;", "1", "-1",
-         "1e9", "1000000000", "99999999999999999999", "", "=", "nan", "inf", "/", "..", "\udc80", "a\x00b", "x" * 300,
-         "made", "made/run.json", "made/trajectory.zarr", "runs"]  # fmt: skip
+COMMANDS = ["run", "sweep", "show", "compare", "export", "list", "report", "inspect", "spectra", "regime", "lora plan",
+            "lora extract", "lora compress", "lora merge", "lora grow"]  # fmt: skip
+WORDS = ["toy/decay", "toy/grid", "--grid", "--seeds", "--set", "--size", "tiny", "--out", "here", "--resume",
+         "--zip", "--to", "csv", "netcdf", "--on", "serial", "--workers", "--retry", "--energy", "--rank",
+         "--data", "--seed", "--fresh", "points=3", "rate=1:2:3", "rate=nan", "rate=log:0:1:2", "levels=;", "1",
+         "-1", "1e9", "1000000000", "99999999999999999999", "", "=", "nan", "inf", "/", "..", "\udc80",
+         "a\x00b", "x" * 300, "made", "made/run.json", "made/trajectory.zarr", "runs"]  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(2500, marks=pytest.mark.attack)])
@@ -126,7 +128,7 @@ def test_no_words_give_a_traceback(command, count):
     run_experiment(toy_experiment.ROW, out="made")
     draw = random.Random(SEED)
     for _ in range(count):
-        words = [draw.choice(WORDS[:6]), *draw.choices(WORDS[6:], k=draw.randrange(5))]
+        words = [*draw.choice(COMMANDS).split(), *draw.choices(WORDS, k=draw.randrange(5))]
         if draw.random() < 0.2:
             words.append("".join(draw.choices(string.printable, k=draw.randrange(1, 9))))
         code, _, err = command(*words)
