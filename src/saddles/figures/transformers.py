@@ -35,7 +35,7 @@ def growth(trajectory: xr.Dataset) -> Figure:
         grid = top.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axis, layer in zip(grid.flat, layers, strict=False):
             _ranks(axis, trajectory.sel(layer=layer))
-            axis.set_title(f"layer {layer + 1}")
+            axis.set_title(f"layer {layer}")
         for axis in list(grid.flat)[len(layers) :]:
             axis.set_visible(False)
         for axis in grid[:, 0]:
@@ -70,7 +70,7 @@ def by_scale(trajectory: xr.Dataset) -> Figure:
             axes[row, 0].set_ylabel("singular value")
         _bars(axes[0, -1], trajectory)
         _loss(axes[1, -1], trajectory)
-        axes[0, 0].set_title(f"{WORDS['KQ']}, layer {layer + 1}, head 1, scale {scales[0]:g}")
+        axes[0, 0].set_title(f"{WORDS['KQ']}, layer {layer}, head 0, scale {scales[0]:g}")
     return figure
 
 
@@ -99,7 +99,7 @@ def _spectra(axis: Axes, trajectory: xr.Dataset, layer: int, head: int, product:
         if values.size and values[0] > 0:
             label = f"change, epoch {_short(float(one['instant'][place]) / per_epoch)}"
             axis.plot(np.arange(1, values.size + 1), values / values[0], color=shade, linewidth=1.6, label=label)
-    axis.set(title=f"{WORDS[product]}, layer {layer + 1}, head {head + 1}", ylim=(0, 1.03), xlim=(0, 1.02 * first.size))
+    axis.set(title=f"{WORDS[product]}, layer {layer}, head {head}", ylim=(0, 1.03), xlim=(0, 1.02 * first.size))
     axis.set(xlabel="index of singular value", ylabel="singular value / largest")
     axis.title.set_fontsize(9)
 
@@ -114,7 +114,7 @@ def _values(axis: Axes, trajectory: xr.Dataset, one: xr.Dataset) -> None:
 
 
 def _bars(axis: Axes, trajectory: xr.Dataset) -> None:
-    """Final stable rank of ΔKQ at layers 1, 3, 5 against the scale."""
+    """Final stable rank of ΔKQ at layers 0, 2, 4 (the paper's 1, 3, 5) against the scale."""
     layers = [layer for layer in (0, 2, 4) if layer in trajectory["layer"].values]
     scales = np.sort(trajectory["scale"].values)
     end = trajectory["stable_rank"].isel(time=-1).sel(product="KQ", scale=scales)
@@ -125,7 +125,7 @@ def _bars(axis: Axes, trajectory: xr.Dataset) -> None:
         bars: dict[str, Any] = {"ecolor": INK, "elinewidth": 1, "capsize": 2}
         spread = values.std(("seed", "head"))
         axis.bar(at, values.mean(("seed", "head")), width, yerr=spread, color=COLOURS[place],
-                 label=f"layer {layer + 1}", error_kw=bars)  # fmt: skip
+                 label=f"layer {layer}", error_kw=bars)  # fmt: skip
     axis.set_xticks(range(len(scales)), [f"{scale:g}" for scale in scales])
     axis.set(xlabel="scale of the initial weights", ylabel="final stable rank", title=f"{WORDS['KQ']} at the end")
     axis.legend(loc="best")
