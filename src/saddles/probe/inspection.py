@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -116,7 +116,12 @@ def planned_folder(
         str(only),
         *([json.dumps(config, sort_keys=True)] if config else []),
     ]
-    return Path("runs") / "inspect" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:10]
+    return Path("runs") / "inspect" / _digest(words)[:10]
+
+
+def _digest(words: Iterable[str]) -> str:
+    """Of names of files and tensors, which may hold what is no Unicode."""
+    return hashlib.sha256("\n".join(words).encode(errors="surrogatepass")).hexdigest()
 
 
 def _chosen(layout: Layout, only: str | None) -> tuple[Module, ...]:
@@ -135,7 +140,7 @@ def _chosen(layout: Layout, only: str | None) -> tuple[Module, ...]:
 
 def _identity(series: Series, layout: Layout) -> dict[str, object]:
     """What would be measured, by content."""
-    names = hashlib.sha256("\n".join(module.parameter for module in layout.modules).encode()).hexdigest()[:16]
+    names = _digest(module.parameter for module in layout.modules)[:16]
     return {"prints": list(series.fingerprints), "steps": list(series.steps), "modules": names}
 
 
