@@ -49,11 +49,7 @@ def _loaded(folder: Path) -> set[str]:
     return set(json.loads((folder / "loaded.json").read_text()))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["list"], ["show", "margin/aligned"], ["doctor"], ["--version"], ["compare", "--help"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [["list"], ["doctor"], ["compare", "--help"]], ids=" ".join)
 def test_the_core_answers_without_either_half(words, tmp_path):
     done = _command(words, [*LABS, *PROBE, *OTHERS], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -91,17 +87,20 @@ def test_the_theory_never_loads_torch(tmp_path):
 
 
 def test_real_models_never_load_jax(tmp_path):
-    code = "import small_models; small_models.nudge(small_models.gpt2(), {shift}).save_pretrained('{name}')"
-    support = f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'support')!r});"
-    both = "".join(code.format(shift=shift, name=name) + ";" for name, shift in (("base", 0.0), ("tuned", 0.1)))
-    made = _python(support + both, [], tmp_path)
-    assert made.returncode == 0, made.stderr
-    done = _command(["lora", "plan", "base", "tuned"], [], tmp_path)
+    code = f"""
+import json, sys
+sys.path.insert(0, {str(ROOT / "tests" / "support")!r})
+import small_models
+from saddles.cli import app
+for name, shift in (("base", 0.0), ("tuned", 0.1)):
+    small_models.nudge(small_models.gpt2(), shift).save_pretrained(name)
+app(["lora", "plan", "base", "tuned"], standalone_mode=False)
+json.dump(sorted({{name.partition(".")[0] for name in sys.modules}}), open("loaded.json", "w"))
+"""
+    done = _python(code, [], tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "torch" in _loaded(tmp_path)
     assert not _loaded(tmp_path) & {"jax", "jaxlib", "diffrax", "cvxpy"}
-    again = _command(["lora", "plan", "base", "tuned"], LABS, tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert "bug" not in again.stderr
 
 
 def test_extras_bring_what_the_messages_promise():

@@ -43,7 +43,8 @@ def keep_compiled_programs() -> None:
     Where JAX is not loaded yet, it reads this from the environment when it is, if ever.
     """
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder, shortest = str(Path(home) / "saddles" / "jax"), "0.5"
+    # A GPU's small programs take 0.05 to 0.5 s each, and an experiment has dozens: loading one takes a few ms.
+    folder, shortest = str(Path(home) / "saddles" / "jax"), "0.05"
     if "jax" not in sys.modules:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", shortest)
