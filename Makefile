@@ -7,7 +7,7 @@ CORES ?= auto
 
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 
-.PHONY: reproduce test docs setup lint types test-slow mutate attack bench clean
+.PHONY: reproduce test docs setup lint types test-long test-slow mutate attack bench clean
 
 # A claim of a paper that fails (exit code 1) is a finding, not a broken build.
 reproduce: setup
@@ -32,6 +32,10 @@ lint: setup
 types: setup
 	$(BIN)/pyright
 
+# What takes five seconds and more each: kills and resumes, whole experiments, second precisions.
+test-long: setup
+	$(BIN)/python -m pytest -n $(CORES) --dist loadgroup -m long
+
 test-slow: setup
 	$(BIN)/python -m pytest -n $(CORES) -m slow
 
@@ -45,8 +49,9 @@ attack: setup
 	@echo ATTACK_SEED=$(ATTACK_SEED)
 	$(BIN)/python -m pytest -n $(CORES) -m "attack or not attack" tests/attack
 
-# A warning breaks it, and so does a dead link; every tutorial runs. Open docs/_build/html/index.html.
+# A warning breaks it, and so does a dead link; every tutorial and every block of code runs. Open docs/_build/html/index.html.
 docs: setup
+	$(BIN)/python -m pytest -n $(CORES) -m docs tests/docs/test_code.py
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
 
