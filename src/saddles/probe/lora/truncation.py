@@ -185,7 +185,13 @@ def leading_split(change: Tensor, count: int) -> Split:
     basis = torch.linalg.qr(change @ draw.to(change.device)).Q
     for _ in range(POWERS):
         basis = torch.linalg.qr(change @ torch.linalg.qr(change.T @ basis).Q).Q
-    left, values, right = torch.linalg.svd(basis.T @ change, full_matrices=False)
-    found = values[:count].cpu().numpy()
-    energy = float(torch.linalg.vector_norm(change)) ** 2
-    return Split(basis @ left[:, :count], found, right[:count], max(energy - float(np.sum(found**2)), 0.0))
+    # B = RᵀPᵀ with P orthonormal: only the small R is decomposed, on the CPU, where small matrices are fast.
+    other, small = torch.linalg.qr(change.T @ basis)
+    left, values, right = torch.linalg.svd(small.T.cpu(), full_matrices=False)
+    found, energy = values[:count].numpy(), float(torch.linalg.vector_norm(change)) ** 2
+    return Split(
+        basis @ left[:, :count].to(change.device),
+        found,
+        right[:count].to(change.device) @ other.T,
+        max(energy - float(np.sum(found**2)), 0.0),
+    )
