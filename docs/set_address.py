@@ -27,10 +27,16 @@ def site(repository: str) -> str:
     return f"https://{form[1].lower()}.github.io/{form[2]}"
 
 
+def colab(repository: str) -> str:
+    """Where Google opens the notebooks of a repository."""
+    return repository.replace("https://github.com/", "https://colab.research.google.com/github/")
+
+
 def replace(new: str, root: Path = ROOT) -> list[str]:
     """Write the new address over the old one; returns the files that changed."""
     old, new = address(root), new.rstrip("/")
     pairs = [(site(old), site(new)), (old, new)]
+    pairs.append((colab(old), colab(new)))
     changed = []
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):

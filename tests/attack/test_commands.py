@@ -29,7 +29,7 @@ def command(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     rows = (toy_experiment.ROW, grid_experiment.ROW)
     monkeypatch.setattr(experiment, "_own", {row.name: row for row in rows})
-    monkeypatch.setattr("saddles.cli._cache", lambda: None)
+    monkeypatch.setattr("saddles.cli.keep_compiled_programs", lambda: None)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -67,6 +67,27 @@ def test_errors_of_the_system_are_one_sentence(command, monkeypatch):
         assert (code, err.count("\n")) == (2, 1), err
     monkeypatch.setattr("saddles.core.store.load", lambda path: (_ for _ in ()).throw(MemoryError()))
     assert command("compare", "a", "b")[0] == 2
+
+
+def test_a_damaged_chunk_is_one_sentence_in_every_command_that_reads_it(command):
+    run_experiment(toy_experiment.ROW, out="made")
+    run_experiment(toy_experiment.ROW, out="whole")
+    files = sorted(path for path in Path("made/trajectory.zarr").rglob("*") if path.is_file())
+    chunk = next(path for path in files if not path.name.startswith(".") and path.suffix != ".json")
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 16
+    chunk.write_bytes(data)
+    for words in (
+        ["compare", "made", "whole"],
+        ["compare", "whole", "made/trajectory.zarr"],
+        ["export", "made", "--to", "csv", "--out", "table.csv"],
+        ["export", "made/trajectory.zarr", "--to", "netcdf", "--out", "file.nc"],
+    ):
+        code, _, err = command(*words)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert "damaged" in err
+    assert not Path("table.csv").exists()
+    assert not Path("file.nc").exists()
 
 
 def test_an_interrupt_inside_exec_has_the_code_of_an_interrupt(tmp_path):
