@@ -4,6 +4,7 @@ The texts and the code come from docs/tutorials, the outputs from running them h
 PNG at 72 dots an inch, no widgets, no HTML where there is text.
 """
 
+import ast
 import copy
 import re
 import sys
@@ -60,8 +61,15 @@ def run(book: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def _cell(cell: dict[str, Any]) -> nbformat.NotebookNode:
     text = "".join(cell["source"])
     if cell["cell_type"] == "code":
-        return nbformat.v4.new_code_cell(COMMENT.sub("", text).strip())
+        return nbformat.v4.new_code_cell(_shown(COMMENT.sub("", text).strip()))
     return nbformat.v4.new_markdown_cell(ROLE.sub(_link, text).replace("``", "`").strip())
+
+
+def _shown(code: str) -> str:
+    """A figure that is made last is shown, as on the site."""
+    last = ast.parse(code).body[-1]
+    made = isinstance(last, ast.Assign) and ast.unparse(last.targets[0]) == "figure"
+    return f"{code}\nfigure" if made else code
 
 
 def _link(role: re.Match[str]) -> str:

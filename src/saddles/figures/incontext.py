@@ -1,5 +1,6 @@
 """Figures of the lab of learning in context."""
 
+import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
@@ -82,4 +83,58 @@ def conjecture(trajectory: xr.Dataset) -> Figure:
         right.axhline(0.03, color=GREY, linewidth=0.8)
         right.set(xlabel="largest ratio of neighbouring μ", ylabel="largest error of a problem",
                   title="Relative error of the slopes")  # fmt: skip
+    return figure
+
+
+def order(trajectory: xr.Dataset) -> Figure:
+    """Covariances in and out of order by how close their eigenvalues are (left), and the predicted times (right)."""
+    when = trajectory["seen_time"].fillna(float("inf"))
+    after = when.diff("direction") > 0
+    share = after.mean("direction")
+    last = when.isel(start=-1)
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 10.5, 4)
+        for i, start in enumerate(trajectory["start"].values):
+            left.plot(trajectory["closest"], share.isel(start=i) + 0.02 * (1 - 2 * i), "os"[i], color=COLOURS[i],
+                      label=f"start {start:g}", markersize=4, alpha=0.8)  # fmt: skip
+        left.set(xlabel="largest ratio of neighbouring eigenvalues", ylabel="neighbours learned from the largest down",
+                 title="Order of the directions", ylim=(-0.08, 1.08))  # fmt: skip
+        left.set_yticks([0, 0.5, 1], ["none", "half", "all"])
+        left.legend(loc="center left")
+        for k in range(trajectory.sizes["direction"]):
+            right.loglog(trajectory["predicted_time"].isel(direction=k), last.isel(direction=k), "o",
+                         color=COLOURS[k % 7], label=f"direction {k}", markersize=4)  # fmt: skip
+        ends = [float(trajectory["predicted_time"].min()), float(trajectory["predicted_time"].max())]
+        right.plot(ends, ends, **THEORY)
+        right.set(
+            xlabel="predicted by alternating flows", ylabel="in the flow", title="Time at which it is half learned"
+        )
+        right.legend()
+    return figure
+
+
+def rank(trajectory: xr.Dataset) -> Figure:
+    """The first directions of two heads of rank two (left), waits inside a head (middle) and between heads (right)."""
+    starts = trajectory["start"].values
+    gaps = trajectory["seen_time"].diff("direction")
+    with look():
+        figure, ((left, middle, right),) = sheet(1, 3, 13, 4)
+        for i, start in enumerate(starts):
+            loss = trajectory["loss"].isel(start=i, seed=0)
+            left.plot(trajectory["time"], loss, color=COLOURS[i], label=f"start {start:g}", **MEASURED)
+        for level in trajectory["plateau"].values[0]:
+            left.axhline(level, color=GREY, linewidth=0.8)
+        left.set(xlabel="gradient time since the first direction", ylabel="loss", ylim=(0, None),
+                 title="The first head of rank two")  # fmt: skip
+        left.legend()
+        for i in range(trajectory.sizes["seed"]):
+            inner = gaps.isel(direction=0, seed=i)
+            told = inner.values[0] + float(trajectory["slope"][i]) * np.log(starts[0] / starts)
+            middle.semilogx(1 / starts, inner, "o", color=COLOURS[i % 7], markersize=5)
+            middle.semilogx(1 / starts, told, **THEORY | {"color": COLOURS[i % 7]})
+            outer = gaps.isel(direction=1, seed=i)
+            right.loglog(1 / starts, outer, "o", color=COLOURS[i % 7], markersize=5)
+            right.loglog(1 / starts, outer.values[0] * starts[0] / starts, **THEORY | {"color": COLOURS[i % 7]})
+        middle.set(xlabel="1 / start", ylabel="gradient time", title="Wait inside a head, predicted slope")
+        right.set(xlabel="1 / start", ylabel="gradient time", title="Wait between heads, slope 1")
     return figure

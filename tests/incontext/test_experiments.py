@@ -1,0 +1,72 @@
+"""Claims on made trajectories: each can fail."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from saddles import incontext
+from saddles.incontext.experiments import order, rank
+
+
+def test_a_direction_is_learned_when_half_of_it_is_there():
+    task = incontext.Regression([1.0, 0.5], 31)
+    best = np.diag(task.target)
+    clock = np.linspace(0.0, 10.0, 101)
+    strength = np.stack([best[0] * clock / 10, 0 * clock], axis=1)
+    when = order.learned(strength, clock, task)
+    assert when[0] == pytest.approx(5.0)
+    assert np.isnan(when[1])
+    assert order.ordered(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, np.nan]]))[:, 0].tolist() == [True, False, True]
+
+
+def _orders(when, told):
+    rows = len(when)
+    return xr.Dataset(
+        {
+            "seen_time": (("time", "start", "direction"), np.stack([when, when], axis=1)),
+            "predicted_time": (("time", "direction"), told),
+            "random_place": (("time", "direction"), np.tile([1, 0], (rows, 1))),
+            "closest": (("time",), np.full(rows, 0.7)),
+        }
+    )
+
+
+def test_the_order_claims_fail_on_the_wrong_order_and_on_wrong_times():
+    when = np.array([[1.0, 4.0], [2.0, 9.0], [3.0, 20.0]])
+    assert [c.verdict for c in order.claims(_orders(when, 1.01 * when), "laptop")] == ["holds"] * 3
+    late = [c.verdict for c in order.claims(_orders(when, 1.05 * when), "laptop")]
+    wrong = [c.verdict for c in order.claims(_orders(when[:, ::-1], when[:, ::-1]), "laptop")]
+    assert late == ["holds", "holds", "fails"]
+    assert wrong[:2] == ["fails", "fails"]
+
+
+def _waits(inner, outer, stop):
+    starts = np.array([1e-3, 1e-4, 1e-5])
+    first = np.zeros(3)
+    when = np.stack([first, inner(starts), inner(starts) + outer(starts)], axis=-1)[:, None]
+    return xr.Dataset(
+        {
+            "seen_time": (("start", "seed", "direction"), when),
+            "slope": (("seed",), [0.5]),
+            "plain_slope": (("seed",), [1.0]),
+            "stop": (("seed",), [stop]),
+            "plateau": (("seed", "level"), [[1.0, 0.6, 0.3, 0.1]]),
+        },
+        coords={"start": starts},
+    )
+
+
+def test_the_laws_of_waiting_fail_where_they_are_broken():
+    def verdicts(*parts):
+        return [claim.verdict for claim in rank.claims(_waits(*parts), "laptop")]
+
+    def logs(s):
+        return 2 + 0.5 * np.log(1 / s)
+
+    def powers(s):
+        return 3 / s
+
+    assert verdicts(logs, powers, 0.3) == ["holds"] * 3
+    assert verdicts(lambda s: 2 + 0.55 * np.log(1 / s), powers, 0.3)[0] == "fails"
+    assert verdicts(logs, lambda s: 3 / s**0.9, 0.3)[1] == "fails"
+    assert verdicts(logs, powers, 0.35)[2] == "fails"
