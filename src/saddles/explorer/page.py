@@ -55,11 +55,20 @@ class Page(Generic[V]):
     hint: str = ""
     moving: str | None = None
     """The setting that "play" moves, where there is one."""
-    steps: int = 0
-    """How many steps the moving setting has (0: it is continuous)."""
+    marks: Callable[[V, Results], list[float]] | None = None
+    """Values of the moving setting at which something happens, which two buttons jump to."""
+    short: str = ""
+    """The name in the menu, where the title is too long for it."""
     fit: Callable[[V, Results], dict[str, Fit]] = lambda view, results: {}
     """How fields fit the results, by name."""
     lists: dict[str, Callable[[], dict[str, str]]] = field(default_factory=dict)
     """Settings that are chosen from a list, which is read anew whenever the page is opened."""
+    click: tuple[str, str] | None = None
+    """The settings that x and y of a map mean, for a click on it."""
     stamp: Callable[[V], object] | None = None
     """Something that changes when the files behind a view do; the page checks every second."""
+
+    @property
+    def menu(self) -> str:
+        """The page's name in the menu."""
+        return self.short or self.title.split()[0]
