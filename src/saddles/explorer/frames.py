@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from saddles.explorer.draw import Json
-from saddles.explorer.page import Page, Panel
+from saddles.explorer.page import Page, Panel, spread
 from saddles.explorer.view import View
 
 FRAMES = 33
@@ -54,7 +54,7 @@ def scene(
     shots = []
     for instant in np.linspace(0.0, 1.0, frames).round(4).tolist() if name else [None]:
         now = replace(view, **{name: instant}) if name else view
-        panels = page.panels(now, results)
+        panels = spread(page.panels(now, results))
         shots.append(shot(panels if only is None else panels[only : only + 1], page.say(now, results)))
         shots[-1]["figures"] += [figure | {"map": True} for figure in shot(extra, "")["figures"]]
     marks = page.marks(view, results) if page.marks is not None else []

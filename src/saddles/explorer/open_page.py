@@ -16,7 +16,7 @@ from saddles.explorer import draw
 from saddles.explorer.controls import Field, field
 from saddles.explorer.downloads import file_name, film_kinds, pack
 from saddles.explorer.latest import Latest
-from saddles.explorer.page import Fit, Page, Panel, Results
+from saddles.explorer.page import Fit, Page, Panel, Results, spread
 from saddles.explorer.stories import Step, stories, story_html
 from saddles.explorer.style import CSS, SCRIPT
 from saddles.explorer.view import LONGEST, Value, computed, from_link, read, settings, to_link
@@ -285,9 +285,8 @@ class OpenPage:
             with self.board:
                 self.plots.append(Plot(f"saddles-{self.page.name}-{len(self.plots) + 1}"))
         figures = []
-        for place, (plot, panel) in enumerate(zip(self.plots, panels, strict=False)):
-            lone = place == len(panels) - 1 and place % 2 == 0 and place > 0
-            figures.append(plot.fit(panel if not lone else replace(panel, wide=True)))
+        for plot, panel in zip(self.plots, spread(panels), strict=False):
+            figures.append(plot.fit(panel))
         for plot in self.plots[len(panels) :]:
             plot.hide()
         draw_all(self.client, figures, drawn.said)

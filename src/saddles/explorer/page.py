@@ -1,7 +1,7 @@
 """What a page of the explorer is: a view, how its numbers are computed, and how they are drawn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import xarray as xr
@@ -26,6 +26,12 @@ class Panel:
     data: list[Json]
     layout: Json
     wide: bool = False
+
+
+def spread(panels: list[Panel]) -> list[Panel]:
+    """The panels in rows of two, the last one wide where it would stand alone in its row."""
+    alone = len(panels) > 1 and sum(1 + panel.wide for panel in panels) % 2 == 1
+    return [*panels[:-1], replace(panels[-1], wide=True)] if alone else panels
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Room {
       if (!this.plots[place]) this.plots[place] = this.panel(board, place);
       const { box, title, plot } = this.plots[place];
       box.classList.remove("hidden");
-      box.classList.toggle("spread", figure.wide || (place === shot.figures.length - 1 && place % 2 === 0 && place > 0));
+      box.classList.toggle("spread", figure.wide);
       if (title.textContent !== figure.title) title.textContent = figure.title;
       plot.setAttribute("aria-label", figure.words);
       const begun = plot.data;

@@ -241,6 +241,7 @@ def _player(page: Page, facts: Json) -> str:
         return ""
     jumps = _button("before", "◀ stage before") + _button("after", "stage after ▶")
     return (
-        f'<div class="field">{_slider("instant", "instant", facts["frames"] - 1)}</div><div class="tools broad">'
+        f'<div class="field of-instant">{_slider("instant", "instant", facts["frames"] - 1)}</div>'
+        '<div class="tools broad">'
         f"{_button('play', '▶ play')}{jumps if page.marks is not None else ''}</div>"
     )

@@ -1,6 +1,6 @@
 """The page of learning in context: the staircase, the directions that are learned, and the answers at that instant."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -98,7 +98,7 @@ def panels(view: InContext, results: Results) -> list[Panel]:
     row = _row(view, measured)
     now = [draw.upright(float(measured["time"][row]), "", "#D55E00")] if view.instant < 1 else []
     return [
-        _loss(measured, results["predicted"], now),
+        replace(_loss(measured, results["predicted"], now), wide=True),
         _directions(measured, now),
         _heads(measured, now),
         _answers(view, measured, row),
@@ -113,18 +113,13 @@ def _matrix(measured: xr.Dataset, row: int) -> Panel:
     ends = np.abs(grids[-1] * np.sqrt(np.outer(values, values))).max()
     names = [f"{value:.2g}" for value in values]
     top = float(max(ends, 1e-9))
-    data = [draw.heat(scaled, names, names, zmin=-top, zmax=top, colorscale="RdBu", xgap=2, ygap=2,
+    data = [draw.heat(scaled[::-1], names, names[::-1], zmin=-top, zmax=top, colorscale="RdBu", xgap=2, ygap=2,
                       hovertemplate="%{y}, %{x}: %{z:.3g}<extra></extra>")]  # fmt: skip
     lit = ", ".join(f"{value:.2f}" for value in np.diag(scaled))
     when = float(measured["time"][row])
     words = f"The matrix M of the attention layer at gradient time {when:.4g}: its diagonal is {lit}."
     flat = {"type": "category", "showgrid": False}
-    layout = draw.layout(
-        "variance of the query's direction, λ",
-        "of the inputs' direction, λ",
-        x=flat,
-        y=flat | {"autorange": "reversed"},
-    )
+    layout = draw.layout("λ of the query's direction", "λ of the inputs' direction", x=flat, y=flat)
     return Panel("The layer's matrix √λ M √λ at this instant", words, data, layout)
 
 
@@ -194,9 +189,13 @@ def say(view: InContext, results: Results) -> str:
     told = "" if status.ok else f" The flow {status}."
     if not stages:
         return f"Nothing wakes in this setting.{told}"
-    error = np.abs(predicted["stage_time"].values[1:] / seen - 1).max()
+    met = lowest[-1] < (levels[1:] + levels[:-1]) / 2
+    if not met.any():
+        return f"None of the {stages} predicted directions is learned by the end of this run.{told}"
+    error = np.abs(predicted["stage_time"].values[1:] / seen - 1)[met].max()
+    learned = f"{stages} directions are" if met.all() else f"{met.sum()} of {stages} predicted directions are"
     return (
-        f"{stages} directions are learned, one after another; the drops come within {100 * error:.2g} % of their "
+        f"{learned} learned, one after another; the drops come within {100 * error:.2g} % of their "
         f"predicted times. A smaller start sharpens the stairs.{told}"
     )
 
