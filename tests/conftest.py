@@ -52,6 +52,16 @@ def pytest_xdist_make_scheduler(config, log):
     return OneBrowser(config, log)
 
 
+LONG = frozenset((Path(__file__).parent / "long.txt").read_text().splitlines()[1:])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid in LONG:
+            item.add_marker(pytest.mark.long)
+
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests of Ctrl-C need it
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGINT, signal.default_int_handler)

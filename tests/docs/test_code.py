@@ -1,8 +1,8 @@
 """Every block of Python on a page runs and leaves what it says: numbers, words, files.
 
 A page may take things for granted that its reader has, such as a model: it says so in a comment before the block,
-`<!-- given: model, base/ -->`, and here they are made, small. A comment `<!-- slow -->` leaves a block to
-`make test-slow`.
+`<!-- given: model, base/ -->`, and here they are made, small. `make docs` runs them; a comment `<!-- slow -->` leaves
+a block to `make test-slow`.
 """
 
 import ast
@@ -19,7 +19,9 @@ import xarray as xr
 from doc_pages import ROOT, Block, blocks, pages
 
 BLOCKS = [block for page in pages() for block in blocks(page) if block.language == "python"]
-CASES = [pytest.param(block, id=str(block), marks=[pytest.mark.slow] * block.slow) for block in BLOCKS]
+CASES = [
+    pytest.param(block, id=str(block), marks=pytest.mark.slow if block.slow else pytest.mark.docs) for block in BLOCKS
+]
 
 
 def _model() -> Any:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import saddles
-from saddles.linear import diagram
-from saddles.linear.diagram import ENDINGS, follow_cells, unit_starts
+from saddles.linear import diagram, slots
+from saddles.linear.cell import ENDINGS
+from saddles.linear.diagram import follow_cells, unit_starts
 from saddles.linear.experiments.scaling import rate
 from saddles.linear.model import TwoLayer
 from saddles.linear.task import Denoising
@@ -55,8 +56,9 @@ def test_nothing_better_comes_after_the_certificate(found):
 
 
 def test_slots_and_cores_give_the_same_numbers(found, monkeypatch):
-    """The program for GPUs, with fewer slots than cells, on this machine."""
-    monkeypatch.setattr(diagram, "SLOTS", 3)
+    """The program for GPUs, with fewer slots and smaller batches than cells, on this machine."""
+    monkeypatch.setattr(slots, "SLOTS", 3)
+    monkeypatch.setattr(slots, "BATCHES", (4, 2, 1))
     monkeypatch.setattr(diagram, "batched", lambda: True)
     ticks = []
     other = follow_cells(TASK, WIDTHS, CELLS, seed=SEED, limit=3000, tick=ticks.append)

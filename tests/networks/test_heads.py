@@ -18,7 +18,7 @@ class Block(nn.Module):
         super().__init__()
         self.num_heads = HEADS
         self.qkv = nn.Linear(DIM, 3 * DIM, bias=bias)
-        self.proj = nn.Linear(DIM, DIM, bias=False)
+        self.proj = nn.Linear(DIM, DIM, bias=bias)
 
     def forward(self, x):
         count, length, _ = x.shape

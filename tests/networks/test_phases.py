@@ -1,12 +1,16 @@
 """The border of wide linear networks, against networks that were trained; the cells of the diagram, against the lab."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import saddles
 from saddles import networks
-from saddles.networks.diagram import follow_row
+from saddles.networks import diagram
+from saddles.networks.diagram import follow_grid
 from saddles.networks.phases import crossing, slope_of
+from saddles.solvers.top_eigenvalue import top_eigenvalue
 
 DRAW = np.random.default_rng(2)
 INPUTS = np.linalg.qr(DRAW.normal(size=(40, 4)))[0] * np.sqrt(40)  # whitened: XᵀX/n = 1
@@ -17,9 +21,9 @@ TASK = networks.Regression(INPUTS, INPUTS @ TARGET.T, INPUTS[:5], INPUTS[:5] @ T
 @pytest.mark.parametrize("threshold", [0.02, 0.2])
 def test_predicted_linearity_is_that_of_a_wide_linear_network(threshold):
     width = 4000
-    row = follow_row(TASK, width, [threshold / width], activation="linear", steps=120, saved=1, precision="float64")
+    row = follow_grid(TASK, [width], [threshold / width], activation="linear", steps=120, saved=1, precision="float64")
     assert row["loss"][-1] < 1e-6
-    assert row["linearity"][-1, 0] == pytest.approx(
+    assert row["linearity"][-1, 0, 0] == pytest.approx(
         float(networks.predicted_linearity([1, 0.6, 0.3], threshold)), abs=0.02
     )
 
@@ -32,13 +36,77 @@ def test_border_of_one_mode_is_at_four_root_three():
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_a_cell_has_the_linearity_of_the_measure(activation):
     """From the same weights: what a cell says of its change is what `linearity` and `simulate` say."""
-    row = follow_row(TASK, 8, [0.05, 0.5], activation=activation, steps=30, saved=1, precision="float64")
+    row = follow_grid(TASK, [8], [0.05, 0.5], activation=activation, steps=30, saved=1, precision="float64")
+    row = {name: values[:, 0] for name, values in row.items()}
     assert row["linearity"].shape == (2, 2)
     assert (row["linearity"][0] == 0).all()
     assert (row["loss"][-1] < row["loss"][0]).all()
     flow = saddles.simulate(networks.Perceptron(8, 0.05, activation), TASK, networks.GradientFlow(until=40.0))
     close = int(abs(flow["loss"] / (np.sum(TASK.targets**2) / 80) - row["loss"][-1, 0]).values.argmin())
     assert float(flow["linearity"][close]) == pytest.approx(row["linearity"][-1, 0], abs=0.1)
+
+
+def parted(flat, width):
+    inner, outer = jnp.split(flat, [width * 4])
+    return inner.reshape(width, 4), outer.reshape(3, width)
+
+
+def loss_of(flat, width):
+    inner, outer = parted(flat, width)
+    return jnp.sum((jnp.tanh(INPUTS @ inner.T) @ outer.T - TASK.targets) ** 2) / 80
+
+
+curved, slope = (jax.jit(make(loss_of), static_argnums=1) for make in (jax.hessian, jax.grad))
+
+
+def descent(width, variance, steps):
+    """Loss over that of f = 0 and stable rank of ΔW_1, from dense Hessians and plain matrices."""
+    start = networks.Perceptron(width, variance, "tanh").start(TASK, 5)
+    draw, size = np.random.default_rng([5, 33]), 0.0
+    at = jnp.concatenate([part.reshape(-1) for part in start])
+    along = jnp.concatenate([draw.normal(size=part.shape).reshape(-1) for part in start])
+    for step in range(-20, steps):
+        bent = curved(at, width) @ along
+        size = max(float(jnp.linalg.norm(bent)), 0.9 * size)
+        along = bent / jnp.linalg.norm(bent)
+        at = at - (step >= 0) * slope(at, width) / size
+    moved = np.linalg.svd(np.asarray(parted(at, width)[0]) - start[0], compute_uv=False)
+    return float(loss_of(at, width)) / (np.sum(TASK.targets**2) / 80), float(np.sum(moved**2) / moved[0] ** 2)
+
+
+def test_cells_of_a_grid_are_networks_alone(monkeypatch):
+    """Whatever blocks they are cut into and whichever load they are in."""
+    widths, variances, steps = [3, 7], [0.05, 0.5], 4
+    monkeypatch.setattr(diagram, "LARGEST_BLOCK", 2)
+    monkeypatch.setitem(diagram.ROOM, "cpu", 600)  # 15 hidden units of 40 samples: several loads
+    ticks = []
+    grid = follow_grid(
+        TASK, widths, variances, activation="tanh", seed=5, steps=steps, saved=2, precision="float64", tick=ticks.append
+    )
+    assert sum(ticks) == 20
+    assert len(ticks) == 2
+    for place, (width, variance) in enumerate((w, v) for w in widths for v in variances):
+        loss, rank = descent(width, variance, steps)
+        assert grid["loss"][-1].ravel()[place] == pytest.approx(loss, rel=1e-9)
+        assert grid["stable_rank"][-1].ravel()[place] == pytest.approx(rank, rel=1e-9)
+
+
+def test_loads_are_of_equal_size():
+    sizes = np.array([1, 1, 2, 3, 5, 8, 1, 1, 2, 3, 5, 8])
+    loads = diagram.dealt(sizes, 14)
+    assert sorted(np.concatenate(loads)) == list(range(12))
+    assert [int(sizes[load].sum()) for load in loads] == [14, 13, 13]
+    assert len(diagram.dealt(sizes, 3)) == 5  # a load has room for the largest
+
+
+def test_top_eigenvalue():
+    draw = np.random.default_rng(0)
+    factors = draw.normal(size=(3, 9, 6))
+    factors[1] = 0
+    factors[2] = np.linalg.qr(factors[2])[0]  # all eigenvalues equal
+    grams = np.swapaxes(factors, 1, 2) @ factors
+    expected = np.linalg.eigvalsh(grams)[:, -1]
+    np.testing.assert_allclose(top_eigenvalue(jnp.asarray(grams)), expected, rtol=1e-13)
 
 
 def test_crossing_and_slope():

@@ -24,6 +24,8 @@ CAUGHT = 0.95
 """The share of bugs that must be caught."""
 LIMIT = 900
 """Seconds after which a run of tests counts as caught: the bug made it endless."""
+EVERYDAY = "not slow and not attack and not docs"
+"""What CI runs: the long ones, too."""
 
 
 class Mutation(NamedTuple):
@@ -122,7 +124,7 @@ _ROWS = (
     ("networks/theory.py", "kept = jnp.exp(-values * time)", "kept = jnp.exp(-2 * values * time)", "tests/networks/test_linearised.py"),
     ("networks/lazy_or_active.py", "np.sum((moved - linear) ** 2)", "np.sum((moved + linear) ** 2)", "tests/networks/test_regime.py"),
     ("incontext/task.py", "square + (square + np.trace(covariance) * covariance) / self.prompt", "square + np.trace(covariance) * covariance / self.prompt", "tests/incontext/test_simulate.py"),
-    ("incontext/dormant.py", "self.logs[asleep] += wait * rates", "self.logs += wait * rates", "tests/incontext/test_theory.py"),
+    ("incontext/dormant.py", "self.logs += wait * rates", "self.logs[asleep] += wait * rates", "tests/incontext/test_dormant.py"),
     ("probe/weights/adapted.py", "lefts = [pair.scaling * _double(", "lefts = [_double(", "tests/probe/test_adapted.py"),
     ("probe/weights/adapted.py", "rows = _double(tensors[name])[:, None] * rows / torch", "rows = rows / torch", "tests/probe/test_adapted.py"),
 )  # fmt: skip
@@ -137,7 +139,7 @@ def noticed(mutation: Mutation) -> str:
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         file = source / "saddles" / mutation.file
         file.write_text(file.read_text("utf-8").replace(mutation.old, mutation.new), "utf-8")
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", EVERYDAY]
         try:
             done = subprocess.run(
                 [*command, *mutation.tests.split()], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(source)},

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import saddles
+from saddles.cli.explore import explore
 from saddles.cli.lora import lora
 from saddles.cli.models import inspect, report
 from saddles.cli.options import (
@@ -33,6 +34,7 @@ from saddles.cli.terminal import (
     complain,
     err,
     interrupted,
+    lacking,
     note,
     out,
     plain_table,
@@ -43,6 +45,7 @@ from saddles.cli.terminal import (
     whole_column,
 )
 from saddles.errors import SaddlesError
+from saddles.runtime.device import devices, keep_compiled_programs
 
 if TYPE_CHECKING:
     from saddles.core.run import Run
@@ -108,6 +111,8 @@ def _guarded(work: Callable[[], int]) -> int:
             f"{shortened(where)}{error.strerror or error}. Check the name, the permissions and the room on the disk."
         )
         return 2
+    except ModuleNotFoundError as error:
+        return lacking(error)
     except MemoryError:
         complain("There is not enough memory. Take a smaller size, or fewer workers.")
         return 2
@@ -205,7 +210,7 @@ def run(
     from saddles.core.run import planned_folder, resume, run_experiment
     from saddles.core.status import Ending, Status
 
-    _cache()
+    keep_compiled_programs()
     use_data(data)
     if (name is None) == (resume_ is None):
         raise SaddlesError("Give either LAB/NAME (`saddles list` shows them) or --resume.")
@@ -250,7 +255,7 @@ def reproduce(
     from saddles.core.data import use_data
     from saddles.report.reproduce import reproduce as work
 
-    _cache()
+    keep_compiled_programs()
     use_data(data)
     try:
         failed, page = work(labs or [], size=size, seed=seed, root=out_, workers=workers, say=note)
@@ -311,36 +316,8 @@ def sweep(
     raise typer.Exit(1 if result.failed else 0)
 
 
-for work in (inspect, report, regime, compare, study, export):
+for work in (inspect, report, regime, compare, study, export, explore):
     app.command()(work)
-
-
-@app.command()
-def explore(
-    folders: Annotated[
-        list[Path] | None, typer.Argument(help="folders whose runs are shown; nothing else is read")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="port to listen on; default: 8421, or the next free one")] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
-    host: Annotated[
-        str, typer.Option(help="address to bind to; any but the default lets other machines see the page")
-    ] = "127.0.0.1",
-    export: Annotated[
-        Path | None, typer.Option(help="write the rooms as a static site to this folder instead, and end")
-    ] = None,
-    docs: Annotated[
-        str, typer.Option(help="with --export: address of the documentation as seen from the site, such as ../")
-    ] = "",
-) -> None:
-    """Open the explorer: a web page on this machine that shows learning happen."""
-    if export is not None:
-        from saddles.explorer.site import export as write
-
-        say(str(write(export, docs=docs, say=say) / "index.html"))
-        return
-    from saddles.explorer.serve import explore as work
-
-    work(folders or [], port=port, host=host, browser=browser, say=say)
 
 
 @app.command()
@@ -349,11 +326,10 @@ def doctor(data: DataOption = None) -> None:
     from saddles.core.data import find_data, use_data
     from saddles.core.embedded import EMBEDDED, digest
     from saddles.core.provenance import machine, versions
-    from saddles.runtime.device import devices
 
     use_data(data)
     table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in {**versions(), **machine(), "devices": ", ".join(devices())}.items():
+    for name, value in {**versions(), **machine(), "devices": ", ".join(devices()) or "JAX is not installed"}.items():
         table.add_row(name, str(value))
     for name, words in EMBEDDED.items():
         table.add_row(f"data: {name}", f"{words} (sha256 {digest(name)[:12]}…)")
@@ -402,10 +378,3 @@ def _duration(seconds: float) -> str:
         if seconds < longest:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds / 86_400:.3g} days"
-
-
-def _cache() -> None:
-    """Keep compiled programs between commands."""
-    from saddles.runtime.device import keep_compiled_programs
-
-    keep_compiled_programs()

@@ -35,6 +35,13 @@ EvalOption = Annotated[Path | None, typer.Option("--eval", help="a text: measure
 LossOption = Annotated[
     float | None, typer.Option(help="the smallest adapter that loses at most so much on --eval, instead of --energy")
 ]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="a text: weigh each change by what enters its module there")
+]
+LeadingOption = Annotated[
+    int | None, typer.Option(help="compute so many singular values of each module only: faster for large models")
+]
+DeviceOption = Annotated[str, typer.Option(help="where it is computed: cpu, cuda, cuda:1, …")]
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")]
 
@@ -51,6 +58,9 @@ def lora_plan(
     save_modules: SaveOption = False,
     evaluate: EvalOption = None,
     loss: LossOption = None,
+    data: DataOption = None,
+    leading: LeadingOption = None,
+    device: DeviceOption = "cpu",
     figure: Annotated[Path | None, typer.Option(help="write NAME.png, .svg and .pdf: rank against energy")] = None,
     out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
 ) -> None:
@@ -63,7 +73,8 @@ def lora_plan(
         refuse_existing(place)
     plan = work(
         base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
-        round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate,
+        round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
+        device=device,
     )  # fmt: skip
     _show_plan(plan)
     if figure is not None:
@@ -89,8 +100,11 @@ def lora_extract(
     save_modules: SaveOption = False,
     evaluate: EvalOption = None,
     loss: LossOption = None,
+    data: DataOption = None,
+    leading: LeadingOption = None,
+    device: DeviceOption = "cpu",
     plan_: Annotated[
-        Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of the options above")
+        Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of the options above but --data")
     ] = None,
     target: Annotated[str, typer.Option("--for", help="peft, vllm or llamacpp: who will load it")] = "peft",
     dtype: DtypeOption = "float32",
@@ -101,7 +115,7 @@ def lora_extract(
     from saddles.probe.lora.plan import adapter_folder, read_plan
     from saddles.probe.lora.planning import lora_plan as make
 
-    chosen = (energy, energy_per_module, budget, max_rank, loss, evaluate)
+    chosen = (energy, energy_per_module, budget, max_rank, loss, evaluate, leading)
     if plan_ is not None and (any(one is not None for one in chosen) or round_to != 1 or save_modules):
         raise SaddlesError("A plan already decides the ranks. Give --plan without --energy, --budget and the like.")
     folder = out_ or adapter_folder(tuned)
@@ -111,10 +125,11 @@ def lora_extract(
         if plan_ is not None
         else make(
             base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
-            round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate,
+            round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
+            device=device,
         )
     )  # fmt: skip
-    extraction = work(base, tuned, plan, folder, target=target, dtype=dtype)
+    extraction = work(base, tuned, plan, folder, target=target, dtype=dtype, data=data, device=device)
     _show_plan(plan)
     errors = extraction.table()
     out.print(
@@ -247,8 +262,9 @@ def _show_plan(plan: "LoraPlan") -> None:
     if plan.saved:
         names = ", ".join(one.name for one in plan.saved[:3]) + (", …" if len(plan.saved) > 3 else "")
         say(f"saved whole: {plan.saved_parameters:,} parameters ({names})")
+    weighted = f", weighted by {plan.data}" if plan.data else ""
     say(
         f"{plan.asked}: {plan.parameters:,} parameters carry {100 * plan.energy:.2f} % of all ‖Δ‖² and "
-        f"{100 * plan.energy_above:.2f} % of what LoRA can carry (above rounding); "
+        f"{100 * plan.energy_above:.2f} % of what LoRA can carry (above rounding{weighted}); "
         f"{100 * plan.share_left_out:.2f} % of all is in tensors that no rank carries"
     )

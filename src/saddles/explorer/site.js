@@ -95,11 +95,14 @@ class Room {
     const shot = changed(this.first, this.scene.frames[this.frame]);
     document.querySelector(".said").textContent = shot.said;
     const board = document.querySelector(".panels");
+    // All places first: a plot takes the width that its panel has when it is drawn.
     shot.figures.forEach((figure, place) => {
-      if (!this.plots[place]) this.plots[place] = this.panel(board, place);
-      const { box, title, plot } = this.plots[place];
-      box.classList.remove("hidden");
-      box.classList.toggle("spread", figure.wide);
+      this.plots[place] ??= this.panel(board, place);
+      this.plots[place].box.classList.remove("hidden");
+      this.plots[place].box.classList.toggle("spread", figure.wide);
+    });
+    shot.figures.forEach((figure, place) => {
+      const { title, plot } = this.plots[place];
       if (title.textContent !== figure.title) title.textContent = figure.title;
       plot.setAttribute("aria-label", figure.words);
       const begun = plot.data;
@@ -119,6 +122,7 @@ class Room {
     const file = `saddles-${this.facts.name}-${place + 1}`;
     box.querySelector("button").onclick = () =>
       Plotly.downloadImage(plot, { format: "svg", filename: file, width: 720, height: 420 });
+    new ResizeObserver(() => plot.data && plot.offsetParent && Plotly.Plots.resize(plot)).observe(plot);
     return { box, plot, title: box.querySelector("span") };
   }
   click(point, figure) {

@@ -113,7 +113,7 @@ class LinearSleep:
         wait = float(waits.min())
         if not np.isfinite(wait):
             return np.inf, np.zeros(0, dtype=int)
-        self.logs[asleep] += wait * rates
+        self.logs += wait * rates  # of those awake, too: θ' = Aθ holds for them, until they lie down and beyond
         return wait, np.flatnonzero(waits <= wait * (1 + TIE))
 
     def _turn(self, form: np.ndarray) -> Vector:
@@ -146,7 +146,7 @@ class LinearSleep:
         return theta / np.linalg.norm(theta)
 
     def lie_down(self, neuron: int, direction: Vector) -> None:
-        """Its logarithms are those of the instant at which it woke, and it goes on from there."""
+        """Its logarithms have been followed while it was awake, and it goes on from them."""
 
 
 def _waits(logs: np.ndarray, rates: Vector, target: float) -> np.ndarray:

@@ -1,149 +1,244 @@
-"""Many cells of a phase diagram at once: networks of one width and many variances, trained together.
+"""Many cells of a phase diagram at once: networks of many widths and variances, trained together.
 
-A cell is a network of the lab with its own start. Cells of one width are one compiled program, batched over variances.
 A step of gradient descent has the rate 1/|λ|, λ the largest eigenvalue of the Hessian by size, followed by one power
 step a step: near the saddle of a small start it is the size of the target and not of the tangent kernel, whose inverse
 would overshoot it by the ratio of both.
+
+**One program for all widths.** Hidden units stand in blocks, each of one network: a network has as many as it needs,
+the last one filled up with units of weight 0, which stay at 0 (φ(0) = 0). Networks are dealt out to loads of about
+equal size, each of which is one call of the same compiled program: the first layers of a load are one matrix
+product, and outputs are summed over the blocks of a network. With a program for each width, a GPU would compile for
+longer than it trains.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from saddles.networks.forward import outputs
+from saddles.networks.forward import activated
 from saddles.networks.model import Perceptron
-from saddles.networks.observe import half_mean_square
 from saddles.networks.task import Regression
 from saddles.protocols import ArrayLike
-
-Weights = tuple[Float[Array, "..."], ...]
+from saddles.solvers.top_eigenvalue import top_eigenvalue
 
 FIRST_POWER_STEPS = 20
 """Power steps before the first step of descent."""
 FORGET = 0.9
 """The followed |λ| falls by at most this factor a step: it must not jump where power steps lose their vector."""
+LARGEST_BLOCK = 128
+"""Hidden units of a block at most: larger blocks waste more, smaller ones write more partial outputs."""
+ROOM = {"cpu": 2**18, "gpu": 2**28}
+"""Hidden activations (sample × unit) of a load: a core's cache wants few, a GPU many. A step holds about ten arrays
+of this size."""
 
 
-class Cell(NamedTuple):
-    """One network on its way."""
+class Weights(NamedTuple):
+    """Both layers of several networks, or a direction in that space, block by block."""
+
+    inner: Float[Array, "block unit into"]
+    outer: Float[Array, "block unit output"]
+
+
+class Load(NamedTuple):
+    """Networks on their way."""
 
     weights: Weights
     direction: Weights
-    """The eigenvector that is followed, of norm 1."""
-    curvature: Float[Array, ""]
+    """The eigenvector that is followed, of norm 1 for each network."""
+    curvature: Float[Array, " network"]
     """|λ|."""
 
 
+class Owners(NamedTuple):
+    """Which network a block belongs to."""
+
+    of: Int[Array, " block"]
+    among: Float[Array, "network block"]
+    """1 where a block is a network's, else 0. A product with it sums over blocks, always in the same order."""
+
+    def total(self, values: Float[Array, "block ..."]) -> Float[Array, "network ..."]:
+        """Sum over the blocks of each network."""
+        return jnp.tensordot(self.among, values, 1)
+
+
 class Data(NamedTuple):
-    """The task on the device."""
+    """The task on the device, one column for each sample."""
 
-    inputs: Float[Array, "sample into"]
-    targets: Float[Array, "sample output"]
-    test_inputs: Float[Array, "test into"]
-    test_targets: Float[Array, "test output"]
-
-
-def _norm(tree: Weights) -> Float[Array, ""]:
-    return jnp.sqrt(sum(jnp.sum(part**2) for part in tree))
+    inputs: Float[Array, "into sample"]
+    targets: Float[Array, "output sample"]
+    test_inputs: Float[Array, "into test"]
+    test_targets: Float[Array, "output test"]
 
 
-def _scaled(tree: Weights, by: Float[Array, ""]) -> Weights:
-    return jax.tree.map(lambda part: by * part, tree)
+def _outputs(weights: Weights, inputs: Array, owners: Owners, activation: str) -> Float[Array, "network output sample"]:
+    blocks, units, into = weights.inner.shape
+    hidden = weights.inner.reshape(blocks * units, into) @ inputs
+    seen = activated(activation, hidden).reshape(blocks, units, -1)
+    return owners.total(jnp.einsum("buo,bus->bos", weights.outer, seen))
 
 
-def _step(cell: Cell, data: Data, activation: str, moving: Float[Array, ""]) -> Cell:
+def _losses(values: Float[Array, "network output sample"], targets: Array) -> Float[Array, " network"]:
+    """(1/2n) Σ ‖f − y‖² of each."""
+    return jnp.sum((values - targets[None]) ** 2, (1, 2)) / (2 * targets.shape[1])
+
+
+def _step(load: Load, data: Data, owners: Owners, activation: str, moving: Array) -> Load:
     """One power step, and one step of descent where `moving` is 1."""
 
     def loss(weights: Weights) -> Float[Array, ""]:
-        return half_mean_square(outputs(weights, data.inputs, activation), data.targets)
+        # Networks share no weights: the Hessian of the sum acts on each as its own.
+        return jnp.sum(_losses(_outputs(weights, data.inputs, owners, activation), data.targets))
 
-    slope, bent = jax.jvp(jax.grad(loss), (cell.weights,), (cell.direction,))
-    size = _norm(bent)
-    curvature = jnp.maximum(size, FORGET * cell.curvature)
+    slope, bent = jax.jvp(jax.grad(loss), (load.weights,), (load.direction,))
+    size = jnp.sqrt(owners.total(sum(jnp.sum(part**2, (1, 2)) for part in bent)))
+    curvature = jnp.maximum(size, FORGET * load.curvature)
     tiny = jnp.finfo(size.dtype).tiny
-    rate = moving / jnp.maximum(curvature, tiny)
-    return Cell(
-        jax.tree.map(lambda weight, down: weight - rate * down, cell.weights, slope),
-        _scaled(bent, 1 / jnp.maximum(size, tiny)),
+    rate = (moving / jnp.maximum(curvature, tiny))[owners.of, None, None]
+    shrink = (1 / jnp.maximum(size, tiny))[owners.of, None, None]
+    return Load(
+        Weights(*(weight - rate * down for weight, down in zip(load.weights, slope, strict=True))),
+        Weights(*(shrink * part for part in bent)),
         curvature,
     )
 
 
-@partial(jax.jit, static_argnames="activation")
-def _advance(cells: Cell, data: Data, activation: str, steps: int | Array, moving: Float[Array, ""]) -> Cell:
+# What a GPU's short formats lose in a product would be read as a remainder, and moves the border: float32 throughout.
+@partial(jax.jit, static_argnames="activation", donate_argnums=0)
+@jax.default_matmul_precision("highest")
+def _advance(load: Load, data: Data, owners: Owners, activation: str, steps: int | Array, moving: Array) -> Load:
     """`steps` is not static: all counts share one compiled program."""
-
-    def one(cell: Cell) -> Cell:
-        return jax.lax.fori_loop(0, steps, lambda _, now: _step(now, data, activation, moving), cell)
-
-    return jax.vmap(one)(cells)
+    return jax.lax.fori_loop(0, steps, lambda _, now: _step(now, data, owners, activation, moving), load)
 
 
 @partial(jax.jit, static_argnames="activation")
-def _observe(cells: Cell, starts: Weights, data: Data, activation: str) -> dict[str, Array]:
-    def one(cell: Cell, start: Weights) -> dict[str, Array]:
-        def value(weights: Weights) -> Array:
-            return outputs(weights, data.inputs, activation)
+@jax.default_matmul_precision("highest")
+def _observe(weights: Weights, start: Weights, data: Data, owners: Owners, activation: str) -> dict[str, Array]:
+    def value(at: Weights) -> Array:
+        return _outputs(at, data.inputs, owners, activation)
 
-        # Differences of nearly equal numbers: what a GPU's short formats lose would be read as a remainder.
-        with jax.default_matmul_precision("highest"):
-            change = jax.tree.map(jnp.subtract, cell.weights, start)
-            before, linear = jax.jvp(value, (start,), (change,))
-            now = value(cell.weights)
-            tested = outputs(cell.weights, data.test_inputs, activation)
-        moved, tiny = now - before, jnp.finfo(now.dtype).tiny  # at the start, 0/0 has the limit 0
-        right = jnp.argmax(tested, 1) == jnp.argmax(data.test_targets, 1)
-        gram = change[0].T @ change[0]
-        return {
-            "linearity": jnp.linalg.norm(moved - linear) / jnp.maximum(jnp.linalg.norm(moved), tiny),
-            "loss": half_mean_square(now, data.targets) / half_mean_square(0 * now, data.targets),
-            "test_loss": half_mean_square(tested, data.test_targets) / half_mean_square(0 * tested, data.test_targets),
-            "test_accuracy": jnp.mean(right.astype(now.dtype)),
-            "stable_rank": jnp.trace(gram) / jnp.maximum(jnp.linalg.eigvalsh(gram)[-1], tiny),
-        }
-
-    return jax.vmap(one)(cells, starts)
+    change = jax.tree.map(jnp.subtract, weights, start)
+    before, linear = jax.jvp(value, (start,), (change,))
+    now, tested = value(weights), _outputs(weights, data.test_inputs, owners, activation)
+    moved, tiny = now - before, jnp.finfo(now.dtype).tiny  # at the start, 0/0 has the limit 0
+    right = jnp.argmax(tested, 1) == jnp.argmax(data.test_targets, 0)[None]
+    gram = owners.total(jnp.einsum("bui,buj->bij", change.inner, change.inner))
+    first = jnp.maximum(top_eigenvalue(gram), tiny)
+    return {
+        "linearity": _norms(moved - linear) / jnp.maximum(_norms(moved), tiny),
+        "loss": _losses(now, data.targets) / _losses(0 * now, data.targets),
+        "test_loss": _losses(tested, data.test_targets) / _losses(0 * tested, data.test_targets),
+        "test_accuracy": jnp.mean(right.astype(now.dtype), 1),
+        "stable_rank": jnp.trace(gram, axis1=1, axis2=2) / first,
+    }
 
 
-def follow_row(
+def _norms(values: Float[Array, "network output sample"]) -> Float[Array, " network"]:
+    return jnp.sqrt(jnp.sum(values**2, (1, 2)))
+
+
+def follow_grid(
     task: Regression,
-    width: int,
+    widths: Sequence[int],
     variances: ArrayLike,
     *,
     activation: str,
-    layers: int = 2,
     seed: int = 0,
     steps: int,
     saved: int,
     precision: str = "float32",
+    tick: Callable[[float], None] = lambda units: None,
 ) -> dict[str, np.ndarray]:
-    """Train networks of one width from one draw at several variances.
+    """Train networks of several widths, each from one draw, at several variances.
 
     Args:
         steps: of gradient descent.
         saved: instants at which they are looked at, besides the start; it divides `steps`.
+        tick: called with the number of hidden units whose training has just ended.
 
     Returns:
-        (time, variance) each: `linearity` e (0 at the start), `loss` and `test_loss` over those of f = 0,
+        (time, width, variance) each: `linearity` e (0 at the start), `loss` and `test_loss` over those of f = 0,
         `test_accuracy`, and `stable_rank` of the change of W_1.
     """
+    sigmas = np.sqrt(np.asarray(variances, dtype=float))
+    units = [_drawn(Perceptron(width, 1.0, activation).start(task, seed)) for width in widths]
+    draw = [np.random.default_rng([seed, 33]) for _ in widths]
+    lines = [_drawn([d.normal(size=s) for s in ((width, task.shape[1]), (task.shape[0], width))])
+             for d, width in zip(draw, widths, strict=True)]  # fmt: skip
     arrays = (task.inputs, task.targets, task.test_inputs, task.test_targets)
-    data = Data(*(jnp.asarray(part, dtype=precision) for part in arrays))
-    unit = Perceptron(width, 1.0, activation, layers).start(task, seed)
-    sigmas = np.sqrt(np.asarray(variances))
-    starts = tuple(jnp.asarray(sigmas[:, None, None] * part[None], dtype=precision) for part in unit)
-    draw = np.random.default_rng([seed, 33])
-    direction = tuple(jnp.asarray(np.broadcast_to(draw.normal(size=part.shape), (len(sigmas), *part.shape)),
-                                  dtype=precision) for part in unit)  # fmt: skip
-    cells = Cell(starts, direction, jnp.zeros(len(sigmas), dtype=precision))
+    data = Data(*(jnp.asarray(part.T, dtype=precision) for part in arrays))
+    block = min(LARGEST_BLOCK, 1 << (min(widths) - 1).bit_length())
+    sizes = np.repeat([-(-width // block) for width in widths], len(sigmas))  # blocks of each cell
+    room = ROOM["cpu" if jax.devices()[0].platform == "cpu" else "gpu"] // (block * len(task.inputs))
+    loads = dealt(sizes, room)
+    shape = max(len(cells) for cells in loads), int(max(sizes[cells].sum() for cells in loads))
+    found: dict[str, np.ndarray] = {}
+    for cells in loads:
+        which = [divmod(cell, len(sigmas)) for cell in cells]
+        start = _blocks([[sigmas[v] * part for part in units[w]] for w, v in which], block, shape[1], precision)
+        direction = _blocks([lines[w] for w, _ in which], block, shape[1], precision)
+        owners = _owners(sizes[cells], shape, precision)
+        rows = _followed(start, direction, data, owners, activation, steps, saved)
+        for name in rows[0]:
+            into = found.setdefault(name, np.empty((saved + 1, len(sizes))))
+            into[:, cells] = [np.asarray(row[name][: len(cells)], dtype=float) for row in rows]
+        tick(float(sum(widths[w] for w, _ in which)))
+    return {name: values.reshape(saved + 1, len(widths), len(sigmas)) for name, values in found.items()}
+
+
+def _drawn(layers: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Both layers with one row for each hidden unit."""
+    inner, outer = layers
+    return [inner, outer.T]
+
+
+def dealt(sizes: np.ndarray, room: int) -> list[np.ndarray]:
+    """Cells in as few loads as have room, of about equal size: the largest first, each to the smallest load so far.
+
+    Args:
+        sizes: of each cell.
+        room: in a load; a larger cell makes all of them larger.
+    """
+    loads: list[list[int]] = [[] for _ in range(min(len(sizes), -(-int(sizes.sum()) // max(room, int(sizes.max())))))]
+    full = np.zeros(len(loads), dtype=int)
+    for cell in np.argsort(-sizes, kind="stable"):
+        least = int(np.argmin(full))
+        loads[least].append(int(cell))
+        full[least] += sizes[cell]
+    return [np.array(cells) for cells in loads]
+
+
+def _blocks(networks: list[list[np.ndarray]], block: int, count: int, precision: str) -> Weights:
+    """Hidden units one network after the other, each filled up to whole blocks, and all of them to `count` blocks."""
+    filled = []
+    for layer in zip(*networks, strict=True):
+        parts = [np.pad(part, ((0, -len(part) % block), (0, 0))) for part in layer]
+        whole = np.concatenate(parts).reshape(-1, block, parts[0].shape[1])
+        filled.append(np.pad(whole, ((0, count - len(whole)), (0, 0), (0, 0))))
+    return Weights(*(jnp.asarray(layer, dtype=precision) for layer in filled))
+
+
+def _owners(sizes: np.ndarray, shape: tuple[int, int], precision: str) -> Owners:
+    """Blocks beyond the last network are counted to it: they are 0."""
+    networks, blocks = shape
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    of = np.pad(of, (0, blocks - len(of)), constant_values=len(sizes) - 1)
+    return Owners(jnp.asarray(of), jnp.asarray(np.arange(networks)[:, None] == of, dtype=precision))
+
+
+def _followed(
+    start: Weights, direction: Weights, data: Data, owners: Owners, activation: str, steps: int, saved: int
+) -> list[dict[str, Array]]:
+    precision = start.inner.dtype
     still, moving = (jnp.asarray(number, dtype=precision) for number in (0.0, 1.0))
-    cells = _advance(cells, data, activation, FIRST_POWER_STEPS, still)
-    rows = [_observe(cells, starts, data, activation)]
+    load = Load(jax.tree.map(jnp.copy, start), direction, jnp.zeros(len(owners.among), dtype=precision))
+    load = _advance(load, data, owners, activation, FIRST_POWER_STEPS, still)
+    rows = [_observe(load.weights, start, data, owners, activation)]
     for _ in range(saved):
-        cells = _advance(cells, data, activation, steps // saved, moving)
-        rows.append(_observe(cells, starts, data, activation))
-    return {name: np.stack([np.asarray(row[name], dtype=float) for row in rows]) for name in rows[0]}
+        load = _advance(load, data, owners, activation, steps // saved, moving)
+        rows.append(_observe(load.weights, start, data, owners, activation))
+    return rows

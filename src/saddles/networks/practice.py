@@ -12,6 +12,7 @@ from saddles.errors import SaddlesError
 from saddles.networks.heads import closure, invariants
 from saddles.networks.lazy_or_active import regime
 from saddles.probe.weights.checkpoints import Source, Weights, open_weights
+from saddles.training.processes import device
 from saddles.transformers.text import load_text
 
 LAZY, ACTIVE = 0.1, 0.5
@@ -66,7 +67,7 @@ def _model(weights: Weights) -> nn.Module:
     except (ValueError, KeyError, TypeError) as error:
         first = str(error).splitlines()[0]
         raise SaddlesError(f"{weights.place} is not a language model that transformers can build ({first}).") from error
-    return model.float().eval()
+    return model.float().eval().to(device())
 
 
 def _state(weights: Weights, model: nn.Module) -> dict[str, Tensor]:

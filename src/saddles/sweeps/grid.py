@@ -139,9 +139,10 @@ def checked_grid(
     """A grid whose values have the types of the experiment's settings; unknown settings are refused."""
     if not isinstance(seeds, int | None):
         _refuse_many(len(seeds))
+    listed = {key: _listed(key, given) for key, given in values.items()}
+    _refuse_many(1 if zipped else math.prod(len(given) for given in listed.values()))  # before they are looked at
     typed = {
-        key: [as_dict(experiment.settings(size, {key: value}))[key] for value in _listed(key, given)]
-        for key, given in values.items()
+        key: [as_dict(experiment.settings(size, {key: value}))[key] for value in given] for key, given in listed.items()
     }
     if isinstance(seeds, int):
         if seeds < 1:

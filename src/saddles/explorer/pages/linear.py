@@ -158,7 +158,7 @@ def _modes(view: Linear, results: Results, now: list[draw.Json]) -> Panel:
         data.append(draw.line(steps, run[:, mode], "" if mode else words, draw.colour(mode), legendrank=1))
     data.append(draw.lines(ends, theory[:, : view.rank + 1].T, "self-consistent theory", theory=True, legendrank=3))
     threshold = float(measured["threshold"])
-    up = {"type": "log", "tickformat": "~g"} if view.scale == "log" else {"rangemode": "tozero"}
+    up = {"type": "log", "tickformat": "~g", "dtick": "D2"} if view.scale == "log" else {"rangemode": "tozero"}
     words = (
         f"Singular values of A over {view.steps} steps of gradient descent, solid, and of the self-consistent theory, "
         f"dashed; the {view.rank} largest end at {_list(run[-1, : view.rank])}; "

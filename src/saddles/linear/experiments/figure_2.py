@@ -51,7 +51,8 @@ class Settings:
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """Every cell of the grid: a row of equal γ_w at a time on a CPU, all at once on a GPU."""
-    from saddles.linear.diagram import ENDINGS, batched  # loads JAX
+    from saddles.linear.cell import ENDINGS  # loads JAX
+    from saddles.linear.diagram import batched
 
     dim, points = settings.dim, settings.points
     (seed,) = context.seeds(1)

@@ -16,6 +16,7 @@ Thresholds, set before the runs:
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -54,13 +55,14 @@ class Settings:
 
 
 def run(settings: Settings, context: Context) -> Trajectory:
-    """All networks of a width together, width by width."""
+    """All networks of a seed together, seed by seed."""
     if settings.points < 2:
         raise SaddlesError.must_be("points", "at least 2", settings.points)
     up = np.linspace(*GAMMA_W, settings.points)
     across = np.linspace(settings.lowest, settings.highest, settings.points)
     seeds = context.seeds(settings.seeds)
-    with bar(f"networks, {settings.activation}", len(seeds) * float(np.sum(settings.dim**up))) as progress:
+    units = len(seeds) * settings.points * sum(_widths(settings, up))
+    with bar(f"networks, {settings.activation}", units) as progress:
         parts = []
         for seed in seeds:
             row = partial(_seed, settings, seed, up, across, progress.advance)
@@ -92,24 +94,30 @@ def run(settings: Settings, context: Context) -> Trajectory:
     return whole
 
 
-def _seed(settings: Settings, seed: int, up: np.ndarray, across: np.ndarray, tick: object) -> Trajectory:
-    from saddles.networks.diagram import follow_row  # loads JAX
+def _widths(settings: Settings, up: np.ndarray) -> list[int]:
+    return [round(settings.dim**gamma) for gamma in up]
+
+
+def _seed(
+    settings: Settings, seed: int, up: np.ndarray, across: np.ndarray, tick: Callable[[float], None]
+) -> Trajectory:
+    from saddles.networks.diagram import follow_grid  # loads JAX
 
     task = networks.Regression.from_images(
         settings.source, dim=settings.dim, samples=settings.samples, tests=0, seed=seed
     )
     saved = min(SAVED, settings.steps)
     steps = saved * max(1, round(settings.steps / saved))
-    rows = []
-    for gamma in up:
-        width = round(settings.dim**gamma)
-        rows.append(
-            follow_row(
-                task, width, settings.dim**across, activation=settings.activation, seed=seed, steps=steps, saved=saved
-            )
-        )
-        tick(settings.dim**gamma)  # type: ignore[operator]
-    measured = {name: np.stack([row[name] for row in rows], axis=1) for name in rows[0]}
+    measured = follow_grid(
+        task,
+        _widths(settings, up),
+        settings.dim**across,
+        activation=settings.activation,
+        seed=seed,
+        steps=steps,
+        saved=saved,
+        tick=tick,
+    )
     # Inputs are whitened, so this is the least squares fit that a linear network learns.
     fitted = np.linalg.svd(task.targets.T @ task.inputs / len(task.inputs), compute_uv=False)
     border = [crossing(row, across) for row in measured["linearity"][-1]]

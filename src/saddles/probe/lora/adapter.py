@@ -3,18 +3,21 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.match import Match, Target, match
+from saddles.probe.lora.inputs import Data
+from saddles.probe.lora.match import Match, Target
 from saddles.probe.lora.peft_files import PREFIX, write_adapter
 from saddles.probe.lora.plan import LoraPlan, ModuleRank
-from saddles.probe.lora.planning import change_of, finite_norm
-from saddles.probe.weights.checkpoints import Source, Weights, open_weights
-from saddles.probe.weights.weight_change import factors, misfit
+from saddles.probe.lora.planning import finite_norm
+from saddles.probe.lora.running import open_pair
+from saddles.probe.lora.truncation import Truncation
+from saddles.probe.weights.checkpoints import Source, Weights
+from saddles.probe.weights.weight_change import misfit
 from saddles.runtime.files import refuse_existing
 from saddles.runtime.progress import bar
 
@@ -57,6 +60,9 @@ def lora_extract(
     out: str | os.PathLike[str],
     target: str = "peft",
     dtype: str = "float32",
+    *,
+    data: Data | None = None,
+    device: str = "cpu",
 ) -> Extraction:
     """Write the adapter that a plan describes: the truncated singular value decomposition of each module's ΔW.
 
@@ -71,31 +77,18 @@ def lora_extract(
         out: a folder that does not exist or is empty; written whole or not at all, after PEFT has loaded it.
         target: "peft"; "vllm" or "llamacpp" pad to one rank and leave out what those loaders reject.
         dtype: of the stored factors; bfloat16 and float16 add their rounding, which the measured error includes.
+        data: what the plan was weighted by; must be given again.
+        device: where it is computed.
     """
     folder = Path(out)
     refuse_existing(folder)
     if dtype not in TYPES:
         raise SaddlesError.must_be("dtype", f"one of {', '.join(TYPES)}", dtype)
     settings = plan.settings(target)
-    early, late = open_weights(base), open_weights(tuned)
-    pairs = match(early, late)
-    targets = {one.module: one for one in pairs.targets}
-    _check_plan(plan, targets, late)
-    tensors: dict[str, Tensor] = {}
-    errors: dict[str, float] = {}
-    # Gflop of the Gram product and of four passes over ΔW (Lanczos, projection, error): only their ratios matter.
-    work = {
-        row.module: 2e-9 * row.inputs * row.outputs * (min(row.inputs, row.outputs) + 4 * row.rank)
-        for row in plan.carried
-    }
-    pad = None if target == "peft" else int(settings["r"])
-    with bar("factors of ΔW, by module", sum(work.values())) as progress:
-        for row in plan.carried:
-            parts, errors[row.module] = _factors(row, targets[row.module], early, late, TYPES[dtype], pad)
-            if settings["lora_bias"]:  # PEFT wants one for every module or for none
-                parts["lora_B.bias"] = _bias(row, targets[row.module], early, late).to(TYPES[dtype])
-            tensors |= {f"{PREFIX}{row.module}.{name}": tensor for name, tensor in parts.items()}
-            progress.advance(work[row.module])
+    truncation = open_pair(base, tuned, data, plan.leading, device)
+    pairs, early, late = truncation.pairs, truncation.early, truncation.late
+    _check_plan(plan, {one.module: one for one in pairs.targets}, late, data is not None)
+    tensors, errors = _factors(plan, truncation, settings, TYPES[dtype], None if target == "peft" else settings["r"])
     if target == "peft":
         tensors |= _whole(plan, pairs, late)
     place = early.config.get("_name_or_path") if early.model is not None else early.place
@@ -104,7 +97,10 @@ def lora_extract(
     return Extraction(folder, plan, errors, count, _dropped(plan, target), pairs.skeleton.model is not None)
 
 
-def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights) -> None:
+def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights, weighted: bool) -> None:
+    if weighted != bool(plan.data):
+        words = f"is weighted by {plan.data}: give that as `data`" if plan.data else "has no `data`: leave it out"
+        raise SaddlesError(f"The plan {words}.")
     for row in plan.carried:
         there = targets.get(row.module)
         if there is None or (there.outputs, there.inputs) != (row.outputs, row.inputs):
@@ -116,17 +112,35 @@ def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights) -> No
 
 
 def _factors(
-    row: ModuleRank, target: Target, early: Weights, late: Weights, dtype: torch.dtype, pad: int | None
-) -> tuple[dict[str, Tensor], float]:
-    """lora_A (rank, in) and lora_B (out, rank) of one module, zeros up to rank `pad`, and ‖ΔW − BA‖_F as stored."""
-    change = change_of(target, early, late)
-    left, right = (part.to(dtype) for part in factors(change, row.rank))
-    error = misfit(change, left, right)
+    plan: LoraPlan, truncation: Truncation, settings: dict[str, Any], dtype: torch.dtype, pad: int | None
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Factors of all modules by their names in the file, and ‖ΔW − BA‖_F as stored, by module."""
+    # Gflop of the Gram product and of four passes over ΔW (Lanczos, projection, error): only their ratios matter.
+    work = {
+        row.module: 2e-9 * row.inputs * row.outputs * (min(row.inputs, row.outputs) + 4 * row.rank)
+        for row in plan.carried
+    }
+    rows, tensors, errors = {row.module: row for row in plan.carried}, {}, {}
+    with bar("factors of ΔW, by module", sum(work.values())) as progress:
+        for one, change, *pair in truncation.factors({module: row.rank for module, row in rows.items()}):
+            left, right = (side.to(dtype) for side in pair)
+            errors[one.module] = misfit(change, left, right)
+            parts = _parts(one, left, right, pad or rows[one.module].rank)
+            if settings["lora_bias"]:  # PEFT wants one for every module or for none
+                bias = _bias(rows[one.module], one, truncation.early, truncation.late)
+                parts["lora_B.bias"] = bias.to(dtype)
+            tensors |= {f"{PREFIX}{one.module}.{name}": tensor for name, tensor in parts.items()}
+            progress.advance(work[one.module])
+    return tensors, {module: errors[module] for module in rows}
+
+
+def _parts(target: Target, left: Tensor, right: Tensor, rank: int) -> dict[str, Tensor]:
+    """lora_A (rank, in) and lora_B (out, rank) of one module, zeros up to the rank."""
     inner, outer = (left.T, right.T) if target.conv1d else (right, left)
-    more = (pad or row.rank) - row.rank
+    more = rank - len(inner)
     inner = torch.nn.functional.pad(inner, (0, 0, 0, more))
     outer = torch.nn.functional.pad(outer, (0, more))
-    return {"lora_A.weight": inner.contiguous(), "lora_B.weight": outer.contiguous()}, error
+    return {"lora_A.weight": inner.contiguous(), "lora_B.weight": outer.contiguous()}
 
 
 def _bias(row: ModuleRank, target: Target, early: Weights, late: Weights) -> Tensor:

@@ -41,8 +41,8 @@ class ModuleRank:
         rank: of the adapter; 0 leaves the module out.
         norm: ‖ΔW‖_F.
         error: ‖ΔW − its best approximation of that rank‖_F.
-        largest, next: σ₁, and the largest singular value left out: for an input x the module's output differs
-            by at most next·‖x‖.
+        largest, next: σ₁, and the largest singular value left out or a bound on it: for an input x the module's
+            output differs by at most next·‖x‖.
         bias: ‖Δbias‖, carried exactly where the rank is not 0.
         floor: the largest singular value that rounding of the stored weights gives.
         above, missed: norms of the part of ΔW above the floor, and of what the rank leaves out of it.
@@ -116,6 +116,9 @@ class LoraPlan:
         curve: one rank for all modules, against what it carries.
         architecture: class of the model that the adapter is for, where it is known.
         measured: loss of base, tuned and base + adapter, where `evaluate` was given.
+        data: what the changes are weighted by, where `data` was given; `above` and `missed` of the modules, and
+            shares of energy above rounding, are then those of ΔW C^½.
+        leading: how many singular values of each module were computed; None: all.
     """
 
     asked: str
@@ -129,6 +132,8 @@ class LoraPlan:
     curve: tuple[UniformRank, ...] = ()
     architecture: str = ""
     measured: tuple[Measured, ...] = ()
+    data: str = ""
+    leading: int | None = None
 
     @property
     def lora_bias(self) -> bool:
@@ -294,7 +299,7 @@ class LoraPlan:
             known = facts.get("architecture", "")
             return cls(
                 facts["asked"], facts["base"], facts["tuned"], rows, left, facts["task"], facts["gap"], saved, curve,
-                known, measured,
+                known, measured, facts.get("data", ""), facts.get("leading"),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SaddlesError(f"The plan cannot be read ({error}). Make it again with `saddles lora plan`.") from error

@@ -1,18 +1,20 @@
 """Which LoRA rank each module of a fine-tuned model needs: `lora_plan(base, tuned, energy=0.9)`."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.match import Match, Names, Target, ancestors, match
+from saddles.probe.lora.inputs import Data
+from saddles.probe.lora.match import Match, Names, Target, ancestors
 from saddles.probe.lora.plan import LeftOut, LoraPlan, ModuleRank, Saved, root
 from saddles.probe.lora.quality import Evaluation, Judge, Measured, measure_of, smallest_within
 from saddles.probe.lora.ranks import Choice, Rule, Sized, choose, uniform_curve
-from saddles.probe.weights.checkpoints import Source, Weights, open_weights
-from saddles.probe.weights.weight_change import Spectrum, WeightChange, effort, spectrum_of, weight_change
-from saddles.runtime.progress import bar
+from saddles.probe.lora.running import open_pair
+from saddles.probe.lora.truncation import Truncation
+from saddles.probe.weights.checkpoints import Source, Weights
+from saddles.probe.weights.weight_change import weight_change
 
 
 def lora_plan(
@@ -27,6 +29,9 @@ def lora_plan(
     save_modules: bool = False,
     loss: float | None = None,
     evaluate: Evaluation | None = None,
+    data: Data | None = None,
+    leading: int | None = None,
+    device: str = "cpu",
 ) -> LoraPlan:
     """Plan the ranks of an adapter that turns `base` into `tuned`.
 
@@ -45,58 +50,77 @@ def lora_plan(
         evaluate: a text file, token ids (block, token), or a function of a model: base, tuned and base + adapter are
             measured at several ranks. The loss of a causal language model, KL(tuned ‖ model) of others.
         loss: the smallest adapter whose measured loss is at most that of the tuned model plus this much.
+        data: a text file, token ids (block, token), or a function that runs a model on data: changes are weighted by
+            what enters each module of the tuned model there, so that ranks and factors minimise ‖(ΔW − BA)C^½‖, the
+            expected error of the modules' outputs. Shares of energy are then shares of ‖ΔW C^½‖².
+        leading: compute this many singular values of each module and the energy of the rest, which is much faster
+            for large matrices; no module gets a higher rank.
+        device: where it is computed, for instance "cuda".
 
     Raises:
         SaddlesError: models of different shapes, nothing changed, quantised weights, damaged files.
     """
     rule = Rule(energy, energy_per_module, budget, max_rank, round_to)
-    rule.check()
-    _check_loss(rule, loss, evaluate)
-    early, late = open_weights(base), open_weights(tuned)
-    pairs = match(early, late)
-    spectra = _spectra(pairs, early, late)
+    _check(rule, loss, evaluate, data, leading)
+    truncation = open_pair(base, tuned, data, leading, device)
+    pairs, late = truncation.pairs, truncation.late
+    change = _changed(truncation)
+    kept, _ = _saved(pairs, change.left, late) if save_modules else ((), ())
+    judge = None if evaluate is None else _Judgement(truncation, change.sized, kept, evaluate)
+    chosen = choose(change.sized, rule) if loss is None or judge is None else judge.within(loss)
+    if not chosen.with_biases:
+        change = _without_biases(change, pairs)
+    kept, left = _saved(pairs, change.left, late) if save_modules else ((), change.left)
+    plan = LoraPlan(
+        str(rule) if loss is None else f"loss={loss:g}", truncation.early.place, late.place,
+        tuple(_row(t, rank, one) for t, rank, one in zip(pairs.targets, chosen.ranks, change.sized, strict=True)),
+        left, pairs.task, chosen.gap, (*_fresh(pairs, late), *kept), uniform_curve(change.sized),
+        pairs.skeleton.architecture, data=truncation.inputs.words if truncation.inputs else "", leading=leading,
+    )  # fmt: skip
+    return plan if judge is None else replace(plan, measured=judge.rows(plan))
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What changed: by module, and in tensors that LoRA does not carry."""
+
+    sized: list[Sized]
+    left: tuple[LeftOut, ...]
+
+
+def _changed(truncation: Truncation) -> _Change:
+    pairs, early, late = truncation.pairs, truncation.early, truncation.late
+    sized = truncation.sizes()
     biases, lost = _biases(pairs, early, late)
     left = (*_left_out(pairs, early, late), *lost)
-    if not any(one.values[0] for one in spectra):
+    if not any(one.norm for one in sized):
         others = f"; {len(left)} other tensors changed ({left[0].name})" if left else ""
         raise SaddlesError(
             f"No linear module of {late.place} differs from {early.place}{others}. Give the tuned model as it was "
             "saved after training."
         )
-    sized = [
-        Sized(one.values, one.rounding, target.inputs, target.outputs, bias)
-        for target, one, bias in zip(pairs.targets, spectra, biases, strict=True)
-    ]
-    saved = _fresh(pairs, late)
-    kept, rest = _saved(pairs, left, late) if save_modules else ((), left)
-    judge = None
-    if evaluate is not None:
-        judge = _Judgement(pairs, early, late, sized, kept, evaluate)
-    chosen = choose(sized, rule) if loss is None or judge is None else judge.within(loss)
-    if not chosen.with_biases:
-        left += tuple(
-            LeftOut(target.bias.model, "a bias, for which the budget has no room", bias)
-            for target, bias in zip(pairs.targets, biases, strict=True)
-            if target.bias and bias
-        )
-        biases = [0.0] * len(biases)
-    if save_modules:
-        kept, rest = _saved(pairs, left, late)
-    saved += kept
-    left = rest if save_modules else left
-    modules = tuple(
-        _row(target, rank, one, bias)
-        for target, rank, one, bias in zip(pairs.targets, chosen.ranks, sized, biases, strict=True)
+    return _Change([replace(one, bias=bias) for one, bias in zip(sized, biases, strict=True)], left)
+
+
+def _without_biases(change: _Change, pairs: Match) -> _Change:
+    """The same where the budget has no room for biases."""
+    lost = tuple(
+        LeftOut(target.bias.model, "a bias, for which the budget has no room", one.bias)
+        for target, one in zip(pairs.targets, change.sized, strict=True)
+        if target.bias and one.bias
     )
-    curve = uniform_curve(sized)
-    plan = LoraPlan(
-        str(rule) if loss is None else f"loss={loss:g}", early.place, late.place, modules, left, pairs.task, chosen.gap,
-        saved, curve, pairs.skeleton.architecture,
-    )  # fmt: skip
-    return plan if judge is None else replace(plan, measured=judge.rows(plan))
+    return _Change([replace(one, bias=0.0) for one in change.sized], change.left + lost)
 
 
-def _check_loss(rule: Rule, loss: float | None, evaluate: Evaluation | None) -> None:
+def _check(rule: Rule, loss: float | None, evaluate: Evaluation | None, data: Data | None, leading: int | None) -> None:
+    """Refuse arguments that have no meaning or exclude each other."""
+    rule.check()
+    if leading is not None and leading < 1:
+        raise SaddlesError.must_be("leading", "at least 1", leading)
+    if leading is not None and data is not None:
+        raise SaddlesError("`leading` and `data` exclude each other: weighted spectra are computed whole.")
+    if leading is not None and rule.energy == 1:
+        raise SaddlesError("`energy=1` needs whole spectra. Leave `leading` out, or ask for less.")
     if loss is None:
         return
     if evaluate is None:
@@ -111,19 +135,14 @@ class _Judgement:
     """What `evaluate` says of adapters of one pair of models."""
 
     def __init__(
-        self,
-        pairs: Match,
-        early: Weights,
-        late: Weights,
-        sized: list[Sized],
-        saved: tuple[Saved, ...],
-        evaluate: Evaluation,
+        self, truncation: Truncation, sized: list[Sized], saved: tuple[Saved, ...], evaluate: Evaluation
     ) -> None:
+        pairs, early, late = truncation.pairs, truncation.early, truncation.late
         keep = {one.name for one in saved if one.bias}
         keep |= {name for one in saved if not one.bias for name in pairs.tensors_of(one.name)}
         if any(one.bias for one in saved):  # PEFT's bias="all" carries every bias
             keep |= {target.bias.model for target in pairs.targets if target.bias}
-        self._judge, self._sized = Judge(pairs, early, late, sized, keep), sized
+        self._judge, self._sized = Judge(truncation, sized, keep), sized
         self._biases = all(target.bias for target in pairs.targets)
         causal = pairs.task == "CAUSAL_LM"
         self._measure = measure_of(evaluate, self._judge, (early.place, late.place), causal)
@@ -147,22 +166,6 @@ class _Judgement:
         self._biases = plan.lora_bias
         rows.append(Measured(plan.asked, plan.parameters, self.value([row.rank for row in plan.modules])))
         return tuple(rows)
-
-
-def _spectra(pairs: Match, early: Weights, late: Weights) -> list[Spectrum]:
-    work = [effort(target.shape) for target in pairs.targets]
-    spectra = []
-    with bar("singular values of ΔW, by module", sum(work)) as progress:
-        for target, amount in zip(pairs.targets, work, strict=True):
-            spectra.append(spectrum_of(change_of(target, early, late), rounding=True))
-            progress.advance(amount)
-    return spectra
-
-
-def change_of(target: Target, early: Weights, late: Weights) -> WeightChange:
-    """ΔW of a target, as it is stored."""
-    assert target.weight.tuned is not None
-    return weight_change(target.weight.tuned, late, early, target.weight.base)
 
 
 def _biases(pairs: Match, early: Weights, late: Weights) -> tuple[list[float], tuple[LeftOut, ...]]:
@@ -259,12 +262,11 @@ def _change_norm(names: Names, early: Weights, late: Weights) -> float:
     return root(norms)
 
 
-def _row(target: Target, rank: int, sized: Sized, bias: float) -> ModuleRank:
-    values, squares = sized.values, sized.squares
-    tail = values[rank:]
+def _row(target: Target, rank: int, sized: Sized) -> ModuleRank:
+    squares, rest = sized.squares, sized.rest_above
     return ModuleRank(
         target.module, target.inputs, target.outputs, target.conv1d, rank,
-        norm=root(values), error=root(tail), largest=float(values[0]),
-        next=float(tail[0]) if len(tail) else 0.0, bias=bias, floor=sized.floor,
-        above=float(np.sqrt(squares.sum())), missed=float(np.sqrt(squares[rank:].sum())),
+        norm=sized.norm, error=sized.error(rank), largest=sized.largest, next=sized.next(rank), bias=sized.bias,
+        floor=sized.floor, above=float(np.sqrt(squares.sum() + rest)),
+        missed=float(np.sqrt(squares[rank:].sum() + rest)),
     )  # fmt: skip

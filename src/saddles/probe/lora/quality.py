@@ -7,20 +7,15 @@ import copy
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.match import Match
 from saddles.probe.lora.ranks import Sized, one_threshold
-from saddles.probe.weights.checkpoints import Weights
-from saddles.probe.weights.weight_change import factors, weight_change
-
-LENGTH, BLOCKS = 256, 32
-"""Tokens in a block, and blocks of a text that are used."""
+from saddles.probe.lora.running import model_of, tokens_of
+from saddles.probe.lora.truncation import Truncation
 
 Evaluation = str | os.PathLike[str] | Tensor | Callable[[torch.nn.Module], float]
 """A text file, token ids (block, token), or a function of the model that gives a loss."""
@@ -44,21 +39,18 @@ class Measured:
 class Judge:
     """Measures base + adapter for any ranks."""
 
-    def __init__(self, pairs: Match, early: Weights, late: Weights, sized: Sequence[Sized], keep: set[str]) -> None:
+    def __init__(self, truncation: Truncation, sized: Sequence[Sized], keep: set[str]) -> None:
         """Args: `keep` names tensors that the adapter holds whole, which stay the tuned model's."""
+        pairs, early, late = truncation.pairs, truncation.early, truncation.late
         self._pairs, self._early, self._sized = pairs, early, sized
-        self.tuned = _model_of(late)
+        self.tuned = model_of(late)
         self.model = copy.deepcopy(self.tuned)
         with torch.no_grad():
             for names, _ in pairs.others:
                 if names.model not in keep and names.base is not None and names.model not in pairs.skeleton.tied:
                     self._set(names.model, early.read(names.base))
-        self._factors = []
-        for target, one in zip(pairs.targets, sized, strict=True):
-            assert target.weight.tuned is not None
-            change = weight_change(target.weight.tuned, late, early, target.weight.base)
-            most = int((one.squares > 0).sum())
-            self._factors.append(factors(change, most) if most else None)
+        most = {t.module: int((one.squares > 0).sum()) for t, one in zip(pairs.targets, sized, strict=True)}
+        self._factors = {target.module: pair for target, _, *pair in truncation.factors(most)}
         self._late, self._keep = late, keep
 
     def _set(self, name: str, values: Tensor) -> None:
@@ -69,9 +61,10 @@ class Judge:
     def with_ranks(self, ranks: Sequence[int], biases: bool) -> torch.nn.Module:
         """base + adapter; `biases` of adapted modules are carried, too."""
         with torch.no_grad():
-            for target, rank, parts in zip(self._pairs.targets, ranks, self._factors, strict=True):
+            for target, rank in zip(self._pairs.targets, ranks, strict=True):
                 assert target.weight.base is not None
                 weight = self._early.read(target.weight.base).double()
+                parts = self._factors.get(target.module)
                 if parts is not None and rank:
                     weight = weight + parts[0][:, :rank] @ parts[1][:rank]
                 self._set(target.weight.model, weight)
@@ -82,29 +75,15 @@ class Judge:
         return self.model
 
 
-def _model_of(weights: Weights) -> torch.nn.Module:
-    """The model itself, in float32."""
-    if weights.model is not None:
-        return copy.deepcopy(weights.model).float().eval()
-    import transformers
-
-    names = weights.config.get("architectures")
-    kind = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
-    if kind is None or not Path(weights.place).is_dir():
-        raise SaddlesError(
-            f"{weights.place} must be a Hugging Face folder with a config.json to be evaluated, or give live models."
-        )
-    loader: Any = kind
-    return loader.from_pretrained(weights.place, local_files_only=True, dtype=torch.float32).eval()
-
-
 def measure_of(
     evaluate: Evaluation, judge: Judge, places: Sequence[str], causal: bool
 ) -> Callable[[torch.nn.Module], float]:
     """A function of a model: its loss, or its divergence from the tuned model."""
     if not isinstance(evaluate, str | os.PathLike | Tensor):
         return lambda model: float(evaluate(model))
-    blocks = _tokens(evaluate, places) if not isinstance(evaluate, Tensor) else evaluate.reshape(-1, evaluate.shape[-1])
+    blocks = (
+        tokens_of(evaluate, places) if not isinstance(evaluate, Tensor) else evaluate.reshape(-1, evaluate.shape[-1])
+    )
     with torch.no_grad():
         wanted = [] if causal else [_logits(judge.tuned, block).log_softmax(-1) for block in blocks]
 
@@ -127,29 +106,6 @@ def _logits(model: torch.nn.Module, block: Tensor) -> Tensor:
     found: Any = model(block[None])
     logits = getattr(found, "logits", None)
     return (found.start_logits if logits is None else logits).float()
-
-
-def _tokens(file: str | os.PathLike[str], places: Sequence[str]) -> Tensor:
-    """Blocks of tokens of a text, by the tokenizer beside one of the models."""
-    import transformers
-
-    try:
-        text = Path(file).read_text("utf-8", errors="replace")
-    except OSError as error:
-        raise SaddlesError(f"{file} cannot be read ({error.strerror}). Give a text file.") from error
-    loader: Any = transformers.AutoTokenizer
-    for place in places:
-        if Path(place).is_dir() and any(Path(place).glob("token*")):
-            ids = loader.from_pretrained(place, local_files_only=True)(text)["input_ids"]
-            break
-    else:
-        raise SaddlesError(
-            f"No tokenizer lies beside {places[-1]}. Save it there, or give `evaluate` token ids or a function."
-        )
-    count = min(len(ids) // LENGTH, BLOCKS)
-    if len(ids) < 2:
-        raise SaddlesError(f"{file} has too little text to evaluate.")
-    return torch.tensor(ids[: count * LENGTH]).reshape(count, LENGTH) if count else torch.tensor(ids)[None]
 
 
 def smallest_within(sized: Sequence[Sized], value: Callable[[list[int]], float], most: float) -> list[int]:

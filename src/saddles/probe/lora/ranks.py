@@ -66,14 +66,31 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Weighed:
+    """What a spectrum that is weighted by a module's inputs does not tell of ΔW itself.
+
+    Attributes:
+        kept: ‖uᵀΔW‖² for each direction u.
+        norm, largest: ‖ΔW‖_F and σ₁(ΔW).
+        count: singular values of ΔW above rounding, which no rank exceeds.
+    """
+
+    kept: np.ndarray
+    norm: float
+    largest: float
+    count: int
+
+
+@dataclass(frozen=True)
 class Sized:
     """What a rule needs to know of one module.
 
     Attributes:
-        values: singular values of its change.
-        floor: the largest that rounding gives.
+        values: singular values of its change, or of ΔW C^½ where `weighed` says so.
+        floor: the largest that rounding gives to ΔW.
         inputs, outputs: its numbers of features.
         bias: ‖Δbias‖.
+        rest: energy beyond `values`, where only leading ones were computed.
     """
 
     values: np.ndarray
@@ -81,6 +98,8 @@ class Sized:
     inputs: int
     outputs: int
     bias: float = 0.0
+    rest: float = 0.0
+    weighed: Weighed | None = None
 
     @property
     def cost(self) -> int:
@@ -90,7 +109,36 @@ class Sized:
     @property
     def squares(self) -> np.ndarray:
         """σ² where it is above the floor, else 0."""
-        return squares_above(self.values, self.floor)
+        if self.weighed is None:
+            return squares_above(self.values, self.floor)
+        return np.where(np.arange(len(self.values)) < self.weighed.count, squares_above(self.values), 0.0)
+
+    @property
+    def rest_above(self) -> float:
+        """Energy beyond `values` that may be above the floor: none where the last value is below it."""
+        return self.rest if len(self.values) and self.values[-1] > self.floor else 0.0
+
+    @property
+    def norm(self) -> float:
+        """‖ΔW‖_F."""
+        return self.weighed.norm if self.weighed else math.sqrt(float(np.sum(self.values**2)) + self.rest)
+
+    @property
+    def largest(self) -> float:
+        """σ₁ of ΔW."""
+        return self.weighed.largest if self.weighed else float(self.values[0])
+
+    def error(self, rank: int) -> float:
+        """‖ΔW − BA‖_F of a rank."""
+        if self.weighed is None:
+            return math.sqrt(float(np.sum(self.values[rank:] ** 2)) + self.rest)
+        return math.sqrt(max(self.weighed.norm**2 - float(np.sum(self.weighed.kept[:rank])), 0.0))
+
+    def next(self, rank: int) -> float:
+        """σ₁ of ΔW − BA, or where it is not known a bound on it."""
+        if self.weighed is None and rank < len(self.values):
+            return float(self.values[rank])
+        return min(self.largest, self.error(rank))
 
 
 def squares_above(values: np.ndarray, floor: float = 0.0) -> np.ndarray:
@@ -113,12 +161,26 @@ def choose(modules: Sequence[Sized], rule: Rule) -> Choice:
         return _within_budget(modules, rule, rule.budget)
     squares = [one.squares for one in modules]
     if rule.energy_per_module is not None:
-        ranks = [rank_of(one, rule.energy_per_module) for one in squares]
+        ranks = [rank_of(one.squares, _reachable([one], rule.energy_per_module)) for one in modules]
     elif rule.energy is None and rule.max_rank is not None:
         ranks = [int(np.count_nonzero(one)) for one in squares]
     else:
-        ranks = one_threshold(squares, ENERGY if rule.energy is None else rule.energy)
+        share = ENERGY if rule.energy is None else rule.energy
+        ranks = one_threshold(squares, _reachable(modules, share))
     return Choice([_rounded(rank, one, rule) for rank, one in zip(ranks, modules, strict=True)])
+
+
+def _reachable(modules: Sequence[Sized], share: float) -> float:
+    """The share of the energy in the values that were computed, where the whole has more; refused where it has not."""
+    rest = sum(one.rest_above for one in modules)
+    known = sum(float(one.squares.sum()) for one in modules)
+    wanted = share * (known + rest) / known if known else share
+    if rest and wanted > 1:
+        raise SaddlesError(
+            f"The leading {max(len(one.values) for one in modules)} singular values of each module carry "
+            f"{100 * known / (known + rest):.3g} % of the change. Raise `leading`, or ask for less than {share:g}."
+        )
+    return wanted
 
 
 def _rounded(rank: int, module: Sized, rule: Rule) -> int:
@@ -201,7 +263,7 @@ class UniformRank:
 def uniform_curve(modules: Sequence[Sized]) -> tuple[UniformRank, ...]:
     """Rank 1, 2, 4, … for every module, up to the rank that carries everything above the floor."""
     squares = [one.squares for one in modules]
-    total = sum(float(one.sum()) for one in squares)
+    total = sum(float(one.sum()) for one in squares) + sum(one.rest_above for one in modules)
     full = max((int(np.count_nonzero(one)) for one in squares), default=0)
     if not total:
         return ()

@@ -44,19 +44,21 @@ class WeightChange:
         name: of the tensor.
         shape: (rows, columns); a tensor of more axes is seen as (first, all others).
         now, start: some rows of W and W₀, as stored.
+        device: where the blocks are given and products are taken.
     """
 
     name: str
     shape: tuple[int, int]
     now: Rows = field(repr=False)
     start: Rows = field(repr=False)
+    device: str = "cpu"
 
     def pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """All rows in order, some at a time: the first row's number, and the rows of W and W₀ as stored."""
         height = max(1, BLOCK // self.shape[1])
         for first in range(0, self.shape[0], height):
             rows = slice(first, min(first + height, self.shape[0]))
-            yield first, self.now(rows), self.start(rows)
+            yield first, self.now(rows).to(self.device), self.start(rows).to(self.device)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """All rows of ΔW in order, some at a time, in float64: exact for weights stored in 32 bits or fewer."""
@@ -70,12 +72,17 @@ def difference(late: Tensor, early: Tensor) -> Tensor:
 
 
 def weight_change(
-    name: str, now: Weights, start: Weights, start_name: str | None = None, rows: int | None = None
+    name: str,
+    now: Weights,
+    start: Weights,
+    start_name: str | None = None,
+    rows: int | None = None,
+    device: str = "cpu",
 ) -> WeightChange:
     """The change of one tensor, or of its first rows, between two sets of weights."""
     shape, other = now.shapes[name], start_name or name
     size = (shape[0] if rows is None else rows, int(np.prod(shape[1:])))
-    return WeightChange(name, size, lambda part: now.read(name, part), lambda part: start.read(other, part))
+    return WeightChange(name, size, lambda part: now.read(name, part), lambda part: start.read(other, part), device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +112,8 @@ class Rounding:
     bfloat16 or float16, they were rounded to it before.
     """
 
-    def __init__(self, columns: int) -> None:
-        self._columns, self._row = torch.zeros(columns, dtype=torch.float64), 0.0
+    def __init__(self, columns: int, device: str = "cpu") -> None:
+        self._columns, self._row = torch.zeros(columns, dtype=torch.float64, device=device), 0.0
 
     def add(self, late: Tensor, early: Tensor) -> None:
         """Count some rows of both matrices."""
@@ -143,8 +150,9 @@ def gram(change: WeightChange, rounding: bool = False) -> Gram:
     rows, columns = change.shape
     if rows < columns:
         return _gram_of_rows(change, rounding)
-    matrix, energy, noise = torch.zeros(columns, columns, dtype=torch.float64), 0.0, 0.0
-    errors = Rounding(columns)
+    matrix = torch.zeros(columns, columns, dtype=torch.float64, device=change.device)
+    energy, noise = 0.0, 0.0
+    errors = Rounding(columns, change.device)
     for _, late, early in change.pairs():
         if rounding:
             errors.add(late.reshape(len(late), -1), early.reshape(len(early), -1))
@@ -160,8 +168,8 @@ def gram(change: WeightChange, rounding: bool = False) -> Gram:
 def _gram_of_rows(change: WeightChange, rounding: bool) -> Gram:
     """ΔWΔWᵀ of a wide matrix: both tensors are read once, their difference is taken some columns at a time."""
     rows, columns = change.shape
-    late, early = change.now(ALL).reshape(rows, -1), change.start(ALL).reshape(rows, -1)
-    matrix, energy = torch.zeros(rows, rows, dtype=torch.float64), 0.0
+    late, early = (side(ALL).to(change.device).reshape(rows, -1) for side in (change.now, change.start))
+    matrix, energy = torch.zeros(rows, rows, dtype=torch.float64, device=change.device), 0.0
     width = max(1, BLOCK // rows)
     for first in range(0, columns, width):
         one, other = late[:, first : first + width], early[:, first : first + width]
@@ -169,10 +177,18 @@ def _gram_of_rows(change: WeightChange, rounding: bool) -> Gram:
             block = difference(one, other)
             energy += _energy(change, block)
             matrix.addmm_(block, block.T)
-    errors = Rounding(columns)
+    errors = Rounding(columns, change.device)
     for first in range(0, rows if rounding else 0, height := max(1, BLOCK // columns)):
         errors.add(late[first : first + height], early[first : first + height])
     return Gram(matrix, energy, _floor(late, early), errors.floor)
+
+
+def rounding_floor(change: WeightChange) -> float:
+    """What `Rounding` says of a change, without its Gram matrix."""
+    errors = Rounding(change.shape[1], change.device)
+    for _, late, early in change.pairs():
+        errors.add(late.reshape(len(late), -1), early.reshape(len(early), -1))
+    return errors.floor
 
 
 def _floor(late: Tensor, early: Tensor) -> float:
@@ -201,7 +217,7 @@ def spectrum_of(change: WeightChange, rounding: bool = False) -> Spectrum:
     if not squared.energy:
         return Spectrum(np.zeros(min(change.shape)), squared.noise_floor)
     # Rounding can make the smallest eigenvalues slightly negative.
-    eigenvalues = torch.linalg.eigvalsh(squared.matrix).numpy()[::-1]
+    eigenvalues = torch.linalg.eigvalsh(squared.matrix).cpu().numpy()[::-1]
     return Spectrum(np.sqrt(np.maximum(eigenvalues, 0.0)), squared.noise_floor, squared.rounding)
 
 
@@ -224,7 +240,7 @@ def resolution(values: np.ndarray) -> float:
 def leading_vectors(squared: Gram, rank: int) -> Tensor:
     """Orthonormal eigenvectors of the `rank` largest eigenvalues, as columns."""
     size = len(squared.matrix)
-    if rank * LANCZOS_ONE_IN < size and size > LANCZOS_SIZE:
+    if rank * LANCZOS_ONE_IN < size and size > LANCZOS_SIZE and squared.matrix.device.type == "cpu":
         # A fixed start makes the result reproducible; ARPACK would draw one from its own state.
         start = np.random.default_rng(0).normal(size=size)
         _, vectors = sparse.eigsh(squared.matrix.numpy(), k=rank, which="LA", v0=start)
@@ -245,7 +261,7 @@ def factors(change: WeightChange, rank: int) -> tuple[Tensor, Tensor]:
         other = torch.cat([block @ vectors for _, block in change.blocks()])
     else:
         other = sum(
-            (block.T @ vectors[rows] for rows, block in change.blocks()), torch.zeros(change.shape[1], rank).double()
+            (block.T @ vectors[rows] for rows, block in change.blocks()), vectors.new_zeros(change.shape[1], rank)
         )
     scale = torch.linalg.vector_norm(other, dim=0).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
     left, opposite = (other / scale, vectors * scale) if right else (vectors * scale, other / scale)
@@ -254,6 +270,6 @@ def factors(change: WeightChange, rank: int) -> tuple[Tensor, Tensor]:
 
 def misfit(change: WeightChange, left: Tensor, right: Tensor) -> float:
     """‖ΔW − LR‖_F, with the factors as they are stored."""
-    one, other = left.to(torch.float64), right.to(torch.float64)
+    one, other = (side.to(change.device, torch.float64) for side in (left, right))
     squares = [float(torch.linalg.vector_norm(block - one[rows] @ other)) ** 2 for rows, block in change.blocks()]
     return float(np.sqrt(sum(squares)))

@@ -1,0 +1,197 @@
+"""The best approximations of a change: by ΔW alone, weighted by the inputs, or from leading directions only.
+
+**Weighted.** ‖(ΔW − BA)C^½‖_F is least for BA = U_r U_rᵀ ΔW, with U_r the leading left singular vectors of M = ΔW C^½:
+U_r U_rᵀ M is the best approximation of M (Eckart and Young), and U_r U_rᵀ ΔW gives it without an inverse of C, which
+may be singular. What is left is the sum of the discarded σ²(M). U comes from M Mᵀ = ΔW C ΔWᵀ.
+
+**Leading.** A randomised range finder with power iterations (Halko, Martinsson and Tropp 2011): Q spans about the
+leading directions, BA = Q Qᵀ ΔW cut to a rank. ‖ΔW − BA‖² = ‖ΔW‖² − ‖BA‖² is exact whatever Q is, and the best
+approximation of that rank is closer by at most the energy outside Q (Ky Fan).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saddles.errors import SaddlesError
+from saddles.probe.lora.inputs import Inputs
+from saddles.probe.lora.match import Match, Target
+from saddles.probe.lora.ranks import Sized, Weighed
+from saddles.probe.weights.checkpoints import Weights
+from saddles.probe.weights.weight_change import (
+    WeightChange,
+    effort,
+    factors,
+    rounding_floor,
+    spectrum_of,
+    weight_change,
+)
+from saddles.runtime.progress import bar
+
+POWERS = 4
+"""Power iterations of the range finder: a value 10 % below its neighbour outside is suppressed to 0.9⁸ < ½ of it."""
+
+SPARE = 32
+"""Directions that the range finder takes beyond those wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Truncation:
+    """Spectra and factors of all changes of a pair of models.
+
+    Attributes:
+        inputs: weigh each ΔW with the second moment of its inputs.
+        leading: compute so many singular values of each module, and the energy of the others.
+        device: where it is computed.
+    """
+
+    pairs: Match
+    early: Weights
+    late: Weights
+    inputs: Inputs | None = None
+    leading: int | None = None
+    device: str = "cpu"
+
+    def change(self, target: Target) -> WeightChange:
+        """ΔW of a target, as it is stored."""
+        assert target.weight.tuned is not None
+        return weight_change(target.weight.tuned, self.late, self.early, target.weight.base, device=self.device)
+
+    def sizes(self) -> list[Sized]:
+        """Singular values by module, in the order of the targets."""
+        targets = {target.module: target for target in self.pairs.targets}
+        found: dict[str, Sized] = {}
+        with bar("singular values of ΔW, by module", sum(effort(one.shape) for one in targets.values())) as progress:
+            if self.inputs is None:
+                for module, target in targets.items():
+                    found[module] = self._leading(target) if self.leading else self._whole(target)
+                    progress.advance(effort(target.shape))
+            else:
+                for module, moment in self.inputs.moments(list(targets)):
+                    found[module] = self._weighted(targets[module], moment)
+                    progress.advance(effort(targets[module].shape))
+        return [found[module] for module in targets]
+
+    def factors(self, ranks: Mapping[str, int]) -> Iterator[tuple[Target, WeightChange, Tensor, Tensor]]:
+        """For each module with a rank: it, ΔW, L (rows, rank) and R (rank, columns) as ΔW is stored, on the CPU."""
+        targets = {t.module: t for t in self.pairs.targets if ranks.get(t.module)}
+        moments = ((module, None) for module in targets) if self.inputs is None else self.inputs.moments(list(targets))
+        for module, moment in moments:
+            target, rank = targets[module], ranks[module]
+            change = self.change(target)
+            if moment is not None:
+                turned = target.conv1d
+                left, right = weighted_factors(_dense(change, turned), moment, rank)
+                pair = (right.T, left.T) if turned else (left, right)
+            elif self.leading:
+                pair = leading_split(_dense(change), self.leading).cut(rank)
+            else:
+                pair = factors(change, rank)
+            yield target, change, pair[0].cpu(), pair[1].cpu()
+
+    def _whole(self, target: Target) -> Sized:
+        one = spectrum_of(self.change(target), rounding=True)
+        return Sized(one.values, one.rounding, target.inputs, target.outputs)
+
+    def _leading(self, target: Target) -> Sized:
+        assert self.leading is not None
+        change = self.change(target)
+        split = leading_split(_dense(change), self.leading)
+        return Sized(split.values, rounding_floor(change), target.inputs, target.outputs, rest=split.rest)
+
+    def _weighted(self, target: Target, moment: Tensor) -> Sized:
+        change = self.change(target)
+        plain = self._whole(target)
+        values, kept = weighted_values(_dense(change, target.conv1d), moment)
+        facts = Weighed(
+            kept, plain.norm, float(plain.values[0]), min(int(np.count_nonzero(plain.squares)), len(values))
+        )
+        return Sized(values, plain.floor, target.inputs, target.outputs, weighed=facts)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not find here."""
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        here = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        raise SaddlesError.must_be("device", f"one of this machine's ({', '.join(here)})", name) from error
+
+
+def _dense(change: WeightChange, turned: bool = False) -> Tensor:
+    """ΔW whole, in float64, or its transpose."""
+    whole = torch.cat([block for _, block in change.blocks()])
+    return whole.T if turned else whole
+
+
+def _directions(change: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values of ΔW C^½, largest first, and its left vectors as columns, for ΔW no taller than wide."""
+    product = change @ moment @ change.T
+    squares, vectors = torch.linalg.eigh((product + product.T) / 2)
+    return squares.flip(0).clamp_min(0).sqrt(), vectors.flip(1)
+
+
+def weighted_values(change: Tensor, moment: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Singular values of ΔW C^½, and the share of ‖ΔW‖²_F that each of their left vectors carries.
+
+    Args:
+        change: ΔW (outputs, inputs).
+        moment: C (inputs, inputs).
+    """
+    moment = moment.to(change.device)
+    small = torch.linalg.qr(change, mode="r").R if change.shape[0] > change.shape[1] else change
+    values, vectors = _directions(small, moment)
+    kept = torch.linalg.vector_norm(vectors.T @ small, dim=1) ** 2
+    return values.cpu().numpy(), kept.cpu().numpy()
+
+
+def weighted_factors(change: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """B (outputs, rank) and A (rank, inputs) with the least ‖(ΔW − BA)C^½‖_F, balanced; arguments as above."""
+    moment = moment.to(change.device)
+    if change.shape[0] > change.shape[1]:
+        basis, small = torch.linalg.qr(change)
+        vectors = basis @ _directions(small, moment)[1][:, :rank]
+    else:
+        vectors = _directions(change, moment)[1][:, :rank]
+    inner = vectors.T @ change
+    scale = torch.linalg.vector_norm(inner, dim=1).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+    return vectors * scale, inner / scale[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Leading singular values and vectors (columns of `left`, rows of `right`), and the energy of all others."""
+
+    left: Tensor
+    values: np.ndarray
+    right: Tensor
+    rest: float
+
+    def cut(self, rank: int) -> tuple[Tensor, Tensor]:
+        """Factors of a rank, balanced."""
+        root = torch.from_numpy(self.values[:rank]).to(self.left.device).sqrt()
+        return self.left[:, :rank] * root, root[:, None] * self.right[:rank]
+
+
+def leading_split(change: Tensor, count: int) -> Split:
+    """The leading singular values and vectors of a dense ΔW; the same in every call."""
+    rows, columns = change.shape
+    size = min(count + SPARE, rows, columns)
+    # Drawn on the CPU, so that every device starts from the same numbers.
+    draw = torch.randn(columns, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    basis = torch.linalg.qr(change @ draw.to(change.device)).Q
+    for _ in range(POWERS):
+        basis = torch.linalg.qr(change @ torch.linalg.qr(change.T @ basis).Q).Q
+    # B = RᵀPᵀ with P orthonormal: only the small R is decomposed, on the CPU, where small matrices are fast.
+    other, small = torch.linalg.qr(change.T @ basis)
+    left, values, right = torch.linalg.svd(small.T.cpu(), full_matrices=False)
+    found, energy = values[:count].numpy(), float(torch.linalg.vector_norm(change)) ** 2
+    return Split(
+        basis @ left[:, :count].to(change.device),
+        found,
+        right[:count].to(change.device) @ other.T,
+        max(energy - float(np.sum(found**2)), 0.0),
+    )
