@@ -48,8 +48,8 @@ def test_a_room_without_a_server(opened):
     page = drawn(opened, "/concepts.html")
     assert page.inner_text("h1") == "Concepts"
     assert "two layers" in page.inner_text("#slide-depth")
-    inside = "[...document.querySelectorAll('.panel')].every((one) => one.querySelector('.main-svg').clientWidth <= one.clientWidth)"
-    assert page.evaluate(inside)
+    inside = "(one) => one.querySelector('.main-svg').clientWidth <= one.clientWidth"
+    assert page.evaluate(f"[...document.querySelectorAll('.panel')].every({inside})")
     before = opened.curve(1, 0)
     page.locator("#slide-mu1").focus()
     page.keyboard.press("ArrowRight")
