@@ -7,7 +7,7 @@ CORES ?= auto
 
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 
-.PHONY: reproduce test docs setup lint types test-long test-slow mutate attack bench clean
+.PHONY: reproduce test docs setup lint types test-long test-slow mutate attack bench address clean
 
 # A claim of a paper that fails (exit code 1) is a finding, not a broken build.
 reproduce: setup
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet $(shell grep '^torch==' constraints.txt)  # first and alone: no other build is pulled in
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group dev
 	touch $(STAMP)
 
 lint: setup
@@ -57,6 +57,10 @@ docs: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# Once, and again when the repository moves: make address REPOSITORY=https://github.com/OWNER/saddles
+address:
+	$(PYTHON) docs/set_address.py $(REPOSITORY)
 
 clean:
 	rm -rf $(VENV) .cache docs/_build docs/gallery

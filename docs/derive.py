@@ -10,6 +10,7 @@ all of it again.
 
 import datetime
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,7 @@ def main() -> None:
         stored.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
         print(place)
     (RESULTS / "claims-large.json").write_text(json.dumps(judged(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    runpy.run_path(str(Path(__file__).with_name("stores.py")))["write_list"]()
 
 
 if __name__ == "__main__":

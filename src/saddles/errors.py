@@ -44,6 +44,10 @@ class SaddlesError(ValueError):
         return cls(f"Unknown {kind} {name!r}{f' of {of}' if of else ''}. {rest}")
 
 
+class MissingPackageError(SaddlesError):
+    """A package that this installation of saddles does not have."""
+
+
 class MissingDataError(SaddlesError):
     """An experiment's data set was not found."""
 

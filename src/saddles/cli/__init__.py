@@ -33,6 +33,7 @@ from saddles.cli.terminal import (
     complain,
     err,
     interrupted,
+    lacking,
     note,
     out,
     plain_table,
@@ -43,6 +44,7 @@ from saddles.cli.terminal import (
     whole_column,
 )
 from saddles.errors import SaddlesError
+from saddles.runtime.device import devices, keep_compiled_programs
 
 if TYPE_CHECKING:
     from saddles.core.run import Run
@@ -108,6 +110,8 @@ def _guarded(work: Callable[[], int]) -> int:
             f"{shortened(where)}{error.strerror or error}. Check the name, the permissions and the room on the disk."
         )
         return 2
+    except ModuleNotFoundError as error:
+        return lacking(error)
     except MemoryError:
         complain("There is not enough memory. Take a smaller size, or fewer workers.")
         return 2
@@ -205,7 +209,7 @@ def run(
     from saddles.core.run import planned_folder, resume, run_experiment
     from saddles.core.status import Ending, Status
 
-    _cache()
+    keep_compiled_programs()
     use_data(data)
     if (name is None) == (resume_ is None):
         raise SaddlesError("Give either LAB/NAME (`saddles list` shows them) or --resume.")
@@ -250,7 +254,7 @@ def reproduce(
     from saddles.core.data import use_data
     from saddles.report.reproduce import reproduce as work
 
-    _cache()
+    keep_compiled_programs()
     use_data(data)
     try:
         failed, page = work(labs or [], size=size, seed=seed, root=out_, workers=workers, say=note)
@@ -338,11 +342,10 @@ def doctor(data: DataOption = None) -> None:
     from saddles.core.data import find_data, use_data
     from saddles.core.embedded import EMBEDDED, digest
     from saddles.core.provenance import machine, versions
-    from saddles.runtime.device import devices
 
     use_data(data)
     table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in {**versions(), **machine(), "devices": ", ".join(devices())}.items():
+    for name, value in {**versions(), **machine(), "devices": ", ".join(devices()) or "JAX is not installed"}.items():
         table.add_row(name, str(value))
     for name, words in EMBEDDED.items():
         table.add_row(f"data: {name}", f"{words} (sha256 {digest(name)[:12]}…)")
@@ -391,10 +394,3 @@ def _duration(seconds: float) -> str:
         if seconds < longest:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds / 86_400:.3g} days"
-
-
-def _cache() -> None:
-    """Keep compiled programs between commands."""
-    from saddles.runtime.device import keep_compiled_programs
-
-    keep_compiled_programs()

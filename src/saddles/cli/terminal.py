@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import saddles
+from saddles.runtime.packages import extra_for, not_installed
 
 out = Console(emoji=False)  # or c=a:b:3, as a user may write it, would show an emoji
 err = Console(emoji=False, stderr=True)
@@ -56,6 +57,15 @@ def report_bug(error: Exception) -> None:
     complain(
         f"This is a bug in saddles ({type(error).__name__}: {shortened(first)}). Please report it with {file.name}."
     )
+
+
+def lacking(error: ModuleNotFoundError) -> int:
+    """Say what to install, where an extra of saddles brings it; returns the exit code."""
+    if (extra := extra_for(error)) is None:
+        report_bug(error)
+        return 3
+    complain(str(not_installed(error, extra)))
+    return 2
 
 
 AGAIN_S = 0.05

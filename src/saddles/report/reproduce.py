@@ -10,9 +10,10 @@ from pathlib import Path
 from saddles.core.experiment import Context, Experiment, chosen, registered_here
 from saddles.core.provenance import machine, versions
 from saddles.core.run import Run, run_experiment
-from saddles.errors import MissingDataError, SaddlesError
+from saddles.errors import MissingDataError, MissingPackageError, SaddlesError
 from saddles.report.page import Section, write_page
 from saddles.runtime.files import explained
+from saddles.runtime.packages import extra_for, not_installed
 from saddles.runtime.progress import bar
 from saddles.runtime.threads import cores
 from saddles.runtime.workers import Worker, WorkerLostError
@@ -140,11 +141,13 @@ def _start(nothing: None) -> Callable[[Job], Outcome]:
 def _carry_out(row: Experiment, job: Job) -> Outcome:
     try:
         return Outcome(run_experiment(row, size=job.size, seed=job.seed, root=job.root))
-    except MissingDataError as error:
+    except (MissingDataError, MissingPackageError) as error:
         return Outcome(reason=f"skipped: {error}", skipped=True)
     except SaddlesError as error:
         return Outcome(reason=f"failed: {error}")
     except Exception as error:  # a mistake of ours in one experiment must not take the others down
+        if isinstance(error, ModuleNotFoundError) and (extra := extra_for(error)):
+            return Outcome(reason=f"skipped: {not_installed(error, extra)}", skipped=True)
         return Outcome(reason=f"failed: this is a bug in saddles ({type(error).__name__}: {error})")
 
 

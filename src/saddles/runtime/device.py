@@ -1,11 +1,11 @@
-"""Choosing where JAX computes."""
+"""Choosing where JAX computes. JAX itself is imported where it is used: commands on real models do without."""
 
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import jax
 
 from saddles.errors import SaddlesError
 
@@ -16,6 +16,8 @@ def on_device(name: str | None) -> Iterator[None]:
     if name is None:
         yield
         return
+    import jax
+
     platform, _, number = name.partition(":")
     try:
         device = jax.devices(platform)[int(number or 0)]
@@ -27,14 +29,28 @@ def on_device(name: str | None) -> Iterator[None]:
 
 
 def devices() -> list[str]:
-    """The devices JAX sees, such as `cpu:0` or `gpu:0 (NVIDIA H200)`."""
+    """The devices JAX sees, such as `cpu:0` or `gpu:0 (NVIDIA H200)`; none where JAX is not installed."""
+    if importlib.util.find_spec("jax") is None:
+        return []
+    import jax
+
     return [f"{d.platform}:{d.id}" + ("" if d.platform == "cpu" else f" ({d.device_kind})") for d in jax.devices()]
 
 
 def keep_compiled_programs() -> None:
-    """Store compiled programs in the user's cache folder, unless JAX was told another place."""
-    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "saddles" / "jax"))
+    """Store compiled programs in the user's cache folder, unless JAX was told another place.
+
+    Where JAX is not loaded yet, it reads this from the environment when it is, if ever.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     # A GPU's small programs take 0.05 to 0.5 s each, and an experiment has dozens: loading one takes a few ms.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+    folder, shortest = str(Path(home) / "saddles" / "jax"), "0.05"
+    if "jax" not in sys.modules:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder)
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", shortest)
+        return
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
+        jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", float(shortest))

@@ -15,12 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-EXTRAS = {
-    "cvxpy": "labs", "diffrax": "labs", "equinox": "labs", "jax": "labs", "jaxtyping": "labs",
-    "accelerate": "probe", "peft": "probe", "safetensors": "probe", "tokenizers": "probe", "torch": "probe",
-    "transformers": "probe",
-}  # fmt: skip
-"""Package -> the extra of saddles that brings it."""
+from saddles.runtime.packages import extra_for
 
 _EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
@@ -53,8 +48,7 @@ def lazy_exports(
         try:
             return getattr(importlib.import_module(homes[name]), name)
         except ModuleNotFoundError as error:
-            extra = EXTRAS.get((error.name or "").partition(".")[0])
-            if extra is None:
+            if (extra := extra_for(error)) is None:
                 raise
             words = f"{package}.{name} needs {error.name}, which is not installed: pip install 'saddles[{extra}]'"
             raise ModuleNotFoundError(words, name=error.name) from error
