@@ -277,13 +277,19 @@ def _write_results(folder: Path, trajectory: Trajectory, claims: list[Claim], dr
 def save_drawing(drawing: Drawing, place: Path, dpi: int = 160) -> None:
     """Write a figure as place.png, place.svg and place.pdf; the same figure gives the same bytes."""
     import matplotlib as mpl
+    from matplotlib.figure import Figure
 
     with new_path(place.with_suffix(".png")) as draft:
         drawing.savefig(draft, dpi=dpi)
+    layout = drawing.get_layout_engine() if isinstance(drawing, Figure) else None
+    if isinstance(drawing, Figure):
+        drawing.set_layout_engine("none")  # as it is now: to place everything again takes as long as to draw it
     with new_path(place.with_suffix(".svg")) as draft, mpl.rc_context({"svg.hashsalt": "saddles"}):
         drawing.savefig(draft, metadata={"Date": None})  # without the salt, every identifier in it is random
     with new_path(place.with_suffix(".pdf")) as draft:
         drawing.savefig(draft, metadata={"CreationDate": None})
+    if isinstance(drawing, Figure):
+        drawing.set_layout_engine(layout)
 
 
 def _store(parts: Path) -> Part:

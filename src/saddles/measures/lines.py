@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import linregress
-from scipy.stats import t as student
 
 
 @dataclass(frozen=True)
@@ -21,6 +19,9 @@ class Line:
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> Line:
     """The line through at least three points with two different x."""
+    from scipy.stats import linregress  # a second to import, which listing experiments must not take
+    from scipy.stats import t as student
+
     line: Any = linregress(x, y)  # SciPy's result type hides its fields
     half = float(student.ppf(0.975, len(x) - 2)) * line.stderr
     numbers = (line.slope, line.intercept, line.slope - half, line.slope + half, line.rvalue**2)

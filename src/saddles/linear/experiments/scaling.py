@@ -1,5 +1,6 @@
 """Widths, variances and learning rates by the paper's scaling laws (appendix G)."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,13 @@ def rate(dim: int, gamma_w: float, gamma_variance: float, target: np.ndarray, c:
     The paper's c is 50, or 2 to 5 for speed; c = 2 diverges just below the boundary, where
     the lazy multiplier is 1 − 4/c.
     """
-    if gamma_w + gamma_variance > 1:
-        return dim**2 / (c * network(dim, gamma_w, gamma_variance).threshold)
-    return dim**2 / (c * float(np.linalg.norm(target, 2)))
+    return rates(dim, [(gamma_w, gamma_variance)], target, c)[0]
+
+
+def rates(dim: int, gammas: Sequence[tuple[float, float]], target: np.ndarray, c: float) -> list[float]:
+    """`rate` for several (γ_w, γ_σ²) and one A*, whose norm takes longer than all the rest."""
+    size = float(np.linalg.norm(target, 2))
+    return [
+        dim**2 / (c * (network(dim, gamma_w, gamma_variance).threshold if gamma_w + gamma_variance > 1 else size))
+        for gamma_w, gamma_variance in gammas
+    ]
