@@ -171,8 +171,8 @@ class Tune:
     def factors(self, truncation: Truncation) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         most = {t.module: min(t.shape) for t in truncation.pairs.targets}
         return {
-            t.module: (left.to(self.start[t.module].device), right.to(self.start[t.module].device))
-            for t, _, left, right in truncation.factors(most)
+            t.module: (one.left.to(self.start[t.module].device), one.right.to(self.start[t.module].device))
+            for t, (one,) in truncation.factors(most)
         }
 
     def loss(self, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], ranks: Sequence[int]) -> float:
@@ -334,7 +334,7 @@ def seven_billion(device: str, leading: int, most: int | None) -> dict[str, Any]
         return time.perf_counter() - began, time.process_time() - used, result
 
     if device != "cpu":
-        spent(lambda: truncation._leading(targets[0]))  # libraries are loaded
+        spent(lambda: truncation._leading(truncation.changes(targets[0])[0]))  # libraries are loaded
         torch.cuda.reset_peak_memory_stats()
     wall, used, sized = spent(truncation.sizes)
     ranks = {t.module: min(64, leading) for t in targets}
@@ -348,7 +348,9 @@ def seven_billion(device: str, leading: int, most: int | None) -> dict[str, Any]
     whole = {}
     for shape in pools if device != "cpu" else []:
         target = next(t for t in targets if t.shape == shape)
-        whole[f"{shape[0]}x{shape[1]}"] = spent(lambda t=target: spectrum_of(truncation.change(t), rounding=True))[0]
+        whole[f"{shape[0]}x{shape[1]}"] = spent(lambda t=target: spectrum_of(truncation.changes(t)[0], rounding=True))[
+            0
+        ]
         result["whole_seconds_extrapolated"] = sum(
             whole[f"{s[0]}x{s[1]}"] * counts[s] for s in pools if f"{s[0]}x{s[1]}" in whole
         )

@@ -268,5 +268,6 @@ def _row(target: Target, rank: int, sized: Sized) -> ModuleRank:
         target.module, target.inputs, target.outputs, target.conv1d, rank,
         norm=sized.norm, error=sized.error(rank), largest=sized.largest, next=sized.next(rank), bias=sized.bias,
         floor=sized.floor, above=float(np.sqrt(squares.sum() + rest)),
-        missed=float(np.sqrt(squares[rank:].sum() + rest)),
+        missed=float(np.sqrt(squares[rank:].sum() + rest)), experts=target.experts,
+        by_parameter=target.by_parameter,
     )  # fmt: skip
