@@ -97,7 +97,7 @@ def fit(view: Runs, results: Results) -> dict[str, Fit]:
     sides = [parts for parts in (_split(view, results, "run"), _split(view, results, "other")) if parts]
     heads = [parts["heads"] for parts in sides if "heads" in parts]
     others = [parts for parts in sides if "heads" not in parts]
-    fitted: dict[str, Fit] = {} if heads else dict.fromkeys(("measure", "product", "layer", "head"))
+    fitted: dict[str, Fit] = {} if heads else dict.fromkeys(("measure", "product", "layer", "head"), None)
     for name in ("layer", "head") if heads else ():
         fitted[name] = max(min(data.sizes[name] for data in heads) - 1, 0)
     several = any(axis in data.coords for data in heads for axis in recording_panels.RUNS)
