@@ -29,7 +29,7 @@ def command(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     rows = (toy_experiment.ROW, grid_experiment.ROW)
     monkeypatch.setattr(experiment, "_own", {row.name: row for row in rows})
-    monkeypatch.setattr("saddles.cli._cache", lambda: None)
+    monkeypatch.setattr("saddles.cli.keep_compiled_programs", lambda: None)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)

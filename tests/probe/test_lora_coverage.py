@@ -172,3 +172,29 @@ def test_small_adapters_on_a_coarse_base_and_two_adapters(tmp_path):
     config.write_text(config.read_text().replace(str(tmp_path / "base"), "someone/else"))
     with pytest.raises(SaddlesError, match="which is not here"):
         lora_plan(places[0], places[1])
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+@pytest.mark.parametrize("tied", [False, True])
+def test_embeddings_get_factors(tied, tmp_path):
+    """An embedding, and a head that is tied to it: base + adapter of full rank equals the tuned model."""
+    settings = copy.deepcopy(tiny("llama").config)
+    settings.tie_word_embeddings = tied
+    torch.manual_seed(0)
+    base = type(tiny("llama"))(settings).eval()
+    tuned, draw = copy.deepcopy(base), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        matrix = tuned.get_input_embeddings().weight
+        matrix += 0.02 * torch.randn(len(matrix), 2, generator=draw) @ torch.randn(2, 32, generator=draw)
+    with pytest.raises(SaddlesError, match="other tensors changed"):
+        lora_plan(base, tuned, energy=0.9999)
+    plan = lora_plan(base, tuned, energy=0.9999, embeddings=True)
+    names = ["model.embed_tokens", *(["lm_head"] if tied else [])]
+    assert {row.module: row.rank for row in plan.carried} == dict.fromkeys(names, 2)
+    assert plan.left_out == ()
+    made = lora_extract(base, tuned, plan, tmp_path / "adapter")
+    assert made.parameters == plan.parameters == len(names) * 2 * (len(matrix) + 32)
+    torch.testing.assert_close(_logits(_loaded(base, made.folder)), _logits(tuned), atol=2e-6, rtol=1e-5)
+    assert not torch.allclose(_logits(base), _logits(tuned), atol=1e-3)
+    with pytest.raises(SaddlesError, match="no vector"):
+        lora_plan(base, tuned, embeddings=True, data=TOKENS)

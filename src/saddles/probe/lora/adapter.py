@@ -86,7 +86,7 @@ def lora_extract(
     if dtype not in TYPES:
         raise SaddlesError.must_be("dtype", f"one of {', '.join(TYPES)}", dtype)
     settings = plan.settings(target)
-    truncation = open_pair(base, tuned, data, plan.leading, device)
+    truncation = open_pair(base, tuned, data, plan.leading, device, any(row.embedding for row in plan.modules))
     pairs, early, late = truncation.pairs, truncation.early, truncation.late
     _check_plan(plan, {one.module: one for one in pairs.targets}, late, data is not None)
     tensors, errors = _factors(plan, truncation, settings, TYPES[dtype], None if target == "peft" else settings["r"])
@@ -127,7 +127,7 @@ def _factors(
         * (min(row.inputs, row.outputs) + 4 * row.rank)
         for row in plan.carried
     }
-    rows = {row.module: row for row in plan.carried if not row.experts or pad is None}
+    rows = {row.module: row for row in plan.carried if pad is None or not (row.experts or row.embedding)}
     homes = places([m for m, row in rows.items() if row.experts], truncation.pairs.skeleton.shapes)
     tensors, errors = {}, {}
     with bar("factors of ΔW, by module", sum(work.values())) as progress:
@@ -151,7 +151,8 @@ def _parts(target: Target, found: list[Factors], rank: int) -> dict[str, Tensor]
     inners = [torch.nn.functional.pad(inner, (0, 0, 0, more)) for inner, _ in pairs]
     outers = [torch.nn.functional.pad(outer, (0, more)) for _, outer in pairs]
     inner, outer = as_matrices(inners, outers) if target.experts else (inners[0], outers[0])
-    return {"lora_A.weight": inner.contiguous(), "lora_B.weight": outer.contiguous()}
+    names = ("lora_embedding_A", "lora_embedding_B") if target.embedding else ("lora_A.weight", "lora_B.weight")
+    return {names[0]: inner.contiguous(), names[1]: outer.contiguous()}
 
 
 def _bias(row: ModuleRank, target: Target, early: Weights, late: Weights) -> Tensor:
@@ -188,4 +189,5 @@ def _dropped(plan: LoraPlan, target: str) -> tuple[str, ...]:
     biases = sum(1 for row in plan.carried if row.bias)
     lost = [f"{biases} biases"] if biases else []
     lost += [f"{row.module} (fused experts)" for row in plan.carried if row.experts]
+    lost += [f"{row.module} (an embedding)" for row in plan.carried if row.embedding]
     return (*lost, *(f"{one.name} ({one.parameters:,} parameters)" for one in plan.saved))

@@ -18,6 +18,8 @@ from saddles.probe.weights.checkpoints import FLOATS, Weights
 
 HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
 """Modules that PEFT saves whole for a task, and expects in the file."""
+EMBEDDING = "an embedding"
+"""Why an embedding is no target."""
 CANDIDATES = 8
 """Names of one ending, and changes of prefix, that are tried: keeps the work linear in the number of tensors."""
 _LAYER = re.compile(r"\.\d+\.")
@@ -45,6 +47,7 @@ class Target:
         experts: how many matrices of that shape one parameter holds; 0: it is a module with one matrix. The name is
             then the parameter's.
         by_parameter: PEFT must be given its weight as a parameter, see `taken_by_peft`.
+        embedding: its input is the number of a row, so that `conv1d` holds.
     """
 
     module: str
@@ -54,6 +57,7 @@ class Target:
     bias: Names | None = None
     experts: int = 0
     by_parameter: bool = False
+    embedding: bool = False
 
     @property
     def inputs(self) -> int:
@@ -106,8 +110,12 @@ class Match:
         return found
 
 
-def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None) -> Match:
-    """Pair the tensors of two models; models of different shapes are refused."""
+def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None, embeddings: bool = False) -> Match:
+    """Pair the tensors of two models; models of different shapes are refused.
+
+    Args:
+        embeddings: they are targets too, and so is a linear module that is tied to one.
+    """
     skeleton = skeleton or skeleton_of(base, tuned)
     homes = [canonical(weights, skeleton) for weights in (base, tuned)]
     every = [
@@ -125,6 +133,9 @@ def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None) -> Ma
         if _within(names.model, brought):
             continue
         reason, conv1d = _reason(names, base, tuned, skeleton)
+        looked_up = embeddings and reason == EMBEDDING
+        if looked_up:
+            reason, conv1d = None, True
         if reason is not None:
             others.append((names, reason))
             continue
@@ -134,8 +145,18 @@ def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None) -> Ma
         bias = by_name.get(f"{module}.bias")
         bias = bias if bias and bias.base and bias.model not in skeleton.tied else None
         targets.append(
-            Target(module, names, conv1d, (first, second), bias, sum(count), not count and module.endswith(taken))
+            Target(
+                module,
+                names,
+                conv1d,
+                (first, second),
+                bias,
+                sum(count),
+                not count and module.endswith(taken),
+                looked_up,
+            )
         )
+    targets += _tied(targets, skeleton)
     carried = {target.bias.model for target in targets if target.bias}
     others = [(names, reason) for names, reason in others if names.model not in carried]
     if not targets:
@@ -143,6 +164,17 @@ def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None) -> Ma
             f"{base.place} and {tuned.place} share no linear module. Give a base and a model that was tuned from it."
         )
     return Match(tuple(targets), tuple(others), fresh, dropped, skeleton, by_name)
+
+
+def _tied(targets: list[Target], skeleton: Skeleton) -> list[Target]:
+    """Linear modules that share the matrix of an adapted embedding: PEFT gives them factors of their own."""
+    homes = {target.weight.model: target for target in targets if target.embedding}
+    modules = {name.removesuffix(".weight"): homes[home] for name, home in skeleton.tied.items() if home in homes}
+    return [
+        Target(module, one.weight, False, one.shape)
+        for module, one in modules.items()
+        if skeleton.kinds.get(module) == "linear"
+    ]
 
 
 def _fresh(every: list[Names], skeleton: Skeleton) -> tuple[str, ...]:
@@ -185,7 +217,7 @@ def _reason(names: Names, base: Weights, tuned: Weights, skeleton: Skeleton) -> 
                     "Give the models before quantisation."
                 )
         return None, KINDS[kind] if fused else kind == "conv1d"
-    words = {"embedding": "an embedding", "norm": "a normalisation", "attention": "inside torch's MultiheadAttention"}
+    words = {"embedding": EMBEDDING, "norm": "a normalisation", "attention": "inside torch's MultiheadAttention"}
     if last == "bias" and kind in ("linear", "conv1d"):
         return "a bias of a module that is not carried", False
     if not skeleton.guessed and names.model not in skeleton.shapes:

@@ -48,6 +48,7 @@ class ModuleRank:
         above, missed: norms of the part of ΔW above the floor, and of what the rank leaves out of it.
         experts: how many matrices of this shape a fused parameter holds, each of that rank; 0: a module with one.
         by_parameter: PEFT must be given its weight as a parameter.
+        embedding: it is an `nn.Embedding`.
     """
 
     module: str
@@ -65,6 +66,7 @@ class ModuleRank:
     missed: float = 0.0
     experts: int = 0
     by_parameter: bool = False
+    embedding: bool = False
 
     @property
     def shape(self) -> str:
@@ -260,9 +262,9 @@ class LoraPlan:
             hint = "Raise the budget" if "budget" in self.asked else "Nothing of the change is above rounding"
             raise SaddlesError(f"The plan ({self.asked}) gives every module rank 0. {hint}.")
         own = target == "peft"
-        carried = [row for row in self.carried if own or not row.experts]
+        carried = [row for row in self.carried if own or not (row.experts or row.embedding)]
         if not carried:
-            raise SaddlesError(f"Only fused experts changed, whose adapters {target} does not load.")
+            raise SaddlesError(f"Only experts or embeddings changed, whose adapters {target} does not load.")
         largest = max(row.rank for row in carried)
         # PEFT puts (.*\.)? before a pattern and $ behind it; the anchor keeps it from matching longer names.
         parameters = {row.module: f"{row.module}.weight" for row in carried if own and row.by_parameter}
@@ -278,7 +280,7 @@ class LoraPlan:
             "alpha_pattern": dict(other) if own else {},
             "target_modules": [row.module for row in carried if row.module not in parameters],
             "target_parameters": list(parameters.values()) or None,
-            "fan_in_fan_out": any(row.conv1d and not row.experts for row in carried),
+            "fan_in_fan_out": any(row.conv1d and not (row.experts or row.embedding) for row in carried),
             "lora_bias": own and self.lora_bias,
             "bias": "all" if own and self.saves_biases else "none",
             "modules_to_save": whole if own and whole else None,

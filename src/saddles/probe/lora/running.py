@@ -26,7 +26,12 @@ DATA_BLOCKS = 128
 
 
 def open_pair(
-    base: Source, tuned: Source, data: Data | None = None, leading: int | None = None, device: str = "cpu"
+    base: Source,
+    tuned: Source,
+    data: Data | None = None,
+    leading: int | None = None,
+    device: str = "cpu",
+    embeddings: bool = False,
 ) -> Truncation:
     """Open and match two models; the arguments are those of `lora_plan`."""
     check_device(device)
@@ -34,7 +39,7 @@ def open_pair(
     late = open_model(tuned, early)
     skeleton = skeleton_of(early, late)
     early, late = fused(early, skeleton.model), fused(late, skeleton.model)
-    pairs = match(early, late, skeleton)
+    pairs = match(early, late, skeleton, embeddings)
     experts = [target.module for target in pairs.targets if target.experts]
     if data is not None and experts:
         raise SaddlesError(f"`data` cannot see what enters single experts of {experts[0]}. Leave it out.")
