@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 MOVES = {"linear": ("slide-gamma_variance", 2), "diagonal": ("slide-decades", 1), "concepts": ("slide-mu1", 3)}
-"""The slider that is moved, and the plot that is waited for: the one drawn last (0 is the map of the linear page)."""
+"""The slider that is moved, and the plot that is waited for: the last that a move draws (0: the linear page's map)."""
 LIMIT = 150.0
 
 SCRIPT = """
@@ -26,8 +26,8 @@ async ([id, place, count]) => {
   for (let k = 0; k < count; k++) {
     const change = (k % 10 < 5 ? 1 : -1) * Number(slider.step);
     const drawn = new Promise((done) => {
-      const before = JSON.stringify(plot.data.map((trace) => trace.y));
-      const look = () => { if (JSON.stringify(plot.data.map((trace) => trace.y)) !== before) { plot.removeListener('plotly_afterplot', look); done(performance.now()); } };
+      const before = JSON.stringify(plot.data.map((trace) => trace.z ?? trace.y));
+      const look = () => { if (JSON.stringify(plot.data.map((trace) => trace.z ?? trace.y)) !== before) { plot.removeListener('plotly_afterplot', look); done(performance.now()); } };
       plot.on('plotly_afterplot', look);
       setTimeout(() => done(NaN), 5000);
     });

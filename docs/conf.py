@@ -24,6 +24,7 @@ extensions = [
     "docstrings",
     "names",
     "records",
+    "rooms",
 ]
 exclude_patterns = ["_build", "results", "tutorials", "gallery/*.py", "gallery/**/*.ipynb", "gallery/**/*.json"]
 nitpicky = True

@@ -32,7 +32,7 @@ def command(monkeypatch, tmp_path, capsys):
     """Run a command in an empty folder; returns its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(cli, "_cache", lambda: None)
+    monkeypatch.setattr(cli, "keep_compiled_programs", lambda: None)
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["saddles", *words])

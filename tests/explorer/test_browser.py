@@ -45,7 +45,7 @@ def test_each_page_opens_without_errors_or_outside_requests(tab, server, path):
 
 @pytest.mark.parametrize(
     ("name", "slider", "plot", "trace"),
-    [("linear", "noise", 1, 0), ("diagonal", "−log₁₀ α", 1, 1), ("concepts", "signal μ₁", 2, 0)],
+    [("linear", "noise", 1, 0), ("diagonal", "−log₁₀ α", 1, 0), ("concepts", "signal μ₁", 2, 0)],
 )
 def test_a_slider_moves_the_plot_and_the_link(tab, name, slider, plot, trace):
     one = tab()
@@ -171,6 +171,7 @@ def test_the_map_opens_a_run(tab):
     one = tab()
     page = one.drawn("/linear?dim=10&rank=1")
     page.wait_for_function("document.querySelector('.js-plotly-plot').data?.[0]?.z?.some((row) => row[3] !== null)")
+    page.locator(".js-plotly-plot .nsewdrag").first.scroll_into_view_if_needed()
     box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
     assert box
     page.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.35 * box["height"])
@@ -191,6 +192,127 @@ def test_the_mark_of_this_run_moves_on_the_map(tab):
     page.wait_for_function(f"{mark}.x[0] === -0.5 && {mark}.y[0] === 1.8")
     page.wait_for_function("document.querySelector('.js-plotly-plot').ariaLabel.includes('γ_σ² -0.50')")
     assert one.trouble == []
+
+
+def visible(page):
+    """The labels of the settings that are shown."""
+    return set(page.locator(".field:not(.hidden) label").all_inner_texts())
+
+
+def test_a_run_from_the_menu_shows_what_its_address_shows(tab):
+    one = tab()
+    page = one.drawn("/runs?run=0/one")
+    assert "layer" not in visible(page)
+    page.locator("#set-run").click()
+    page.get_by_role("option").filter(has_text="live").click()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('rows, steps')")
+    chosen = visible(page)
+    assert {"instant", "product", "layer", "head", "rank of the heads' change"} <= chosen
+    assert chosen == visible(one.drawn("/runs?run=0/live"))
+    assert one.trouble == []
+
+
+def test_the_newest_run_is_open_and_the_table_of_runs_sorts(tab):
+    one = tab()
+    page = one.drawn("/runs")
+    page.wait_for_function("location.search.includes('run=0')")
+    column = "[...document.querySelectorAll('table.runs tbody tr')].map((row) => row.children[0].textContent)"
+    page.wait_for_selector("table.runs")
+    assert set(page.evaluate(column)) >= {"0/one", "0/two", "0/live"}
+    button = page.locator("table.runs th button").first
+    button.click()
+    assert page.evaluate(column) == sorted(page.evaluate(column))
+    button.click()
+    assert page.evaluate(column) == sorted(page.evaluate(column), reverse=True)
+    assert one.trouble == []
+
+
+def test_an_unreadable_run_says_so_in_the_page(tab, shown):
+    (shown / "torn" / "trajectory.zarr").mkdir(parents=True, exist_ok=True)
+    one = tab()
+    page = one.drawn("/runs?run=0/one")
+    page.goto(f"{one.base}/runs?run=0/torn")
+    page.wait_for_function("document.querySelector('.said').textContent.includes('cannot be read')")
+    assert page.locator(".panel:visible").count() == 0
+    shutil.rmtree(shown / "torn")
+
+
+def test_settings_without_a_meaning_are_hidden(tab):
+    one = tab()
+    page = one.drawn("/concepts?depth=1")
+    assert not {"entry of the Jacobian", "size of the start"} & visible(page)
+    page.locator("#set-depth").click()
+    page.get_by_role("option").filter(has_text="two layers").click()
+    page.wait_for_function("document.querySelector('.panels').textContent.includes('What moves')")
+    assert {"entry of the Jacobian", "size of the start"} <= visible(page)
+
+
+def test_a_story_sets_the_room_and_plays(tab):
+    one = tab()
+    page = one.drawn("/concepts?sigma=0.3")
+    page.get_by_role("button", name="Start the story").click()
+    page.wait_for_function("parseFloat(document.querySelector('#set-instant').value) > 0.05")
+    assert page.locator("article:visible h2").inner_text() == "1. A detour"
+    page.get_by_role("button", name="next").click()
+    page.wait_for_function("document.querySelector('#set-mu1').value === '1.8'")
+    assert page.locator("#set-sigma").input_value() == "0.1"
+    page.wait_for_function("location.search.includes('mu1=1.8')")
+    assert one.trouble == []
+
+
+def test_stages_are_stepped_through(tab):
+    page = tab().drawn("/diagonal?dim=3")
+    page.get_by_role("button", name="stage after").click()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('stage 1 of')")
+    page.get_by_role("button", name="stage after").click()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('stage 2 of')")
+    page.get_by_role("button", name="stage before").click()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('stage 1 of')")
+
+
+def test_a_saved_view_and_a_film(tab, chromium, tmp_path):
+    page = tab().drawn("/concepts?mu1=1.2")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="save this view").click()
+    file = tmp_path / "view.html"
+    waiting.value.save_as(file)
+    alone = Tab(chromium, f"file://{tmp_path}")
+    saved = alone.drawn("/view.html")
+    assert alone.curve(1, 0) == pytest.approx(page.evaluate(CURVE), rel=6e-4, abs=1e-9)
+    saved.get_by_role("button", name="play").click()
+    saved.wait_for_function("document.querySelector('#slide-instant').value === '3'")
+    assert (alone.trouble, alone.hosts) == ([], {""})
+    saved.close()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="film of this run as gif").click()
+    film = waiting.value.path().read_bytes()
+    assert film.startswith(b"GIF8")
+    assert len(film) < 5e6
+
+
+CURVE = "document.querySelectorAll('.js-plotly-plot')[1].data[0].y"
+
+
+def test_the_front_page_has_a_card_for_each_room(tab):
+    one = tab()
+    page = one.open("/")
+    assert page.locator(".card").count() == 5
+    page.wait_for_function("document.querySelectorAll('.mini.js-plotly-plot').length >= 3")
+    page.locator(".card", has_text="start here").click()
+    page.wait_for_url("**/linear")
+    assert one.trouble == []
+
+
+def test_controls_stay_in_sight_on_a_phone(tab):
+    one = tab()
+    page = one.drawn("/concepts")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.mouse.wheel(0, 600)
+    page.wait_for_timeout(300)
+    box = page.locator(".controls").bounding_box()
+    assert box
+    assert 300 < box["y"] < 800
+    assert page.locator("#slide-instant").bounding_box()["y"] < 800
 
 
 def test_play_moves_the_instant(tab):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import saddles
 from saddles.explorer import downloads, draw, phase_map
+from saddles.explorer.clock import ROWS
 from saddles.explorer.latest import Latest
 from saddles.explorer.pages import concepts, diagonal, incontext, linear, margin, runs
 from saddles.explorer.run_folders import RunFolders
@@ -108,7 +109,7 @@ CASES = [
     (linear, linear.Linear(dim=10, rank=2, steps=64, gamma_w=0.9)),
     (linear, linear.Linear(dim=10, rank=2, steps=64, gamma_w=2.0)),
     (diagonal, diagonal.Diagonal(dim=3, samples=20)),
-    (diagonal, diagonal.Diagonal(dim=2, samples=20, model="head", decades=4.0, stage=1)),
+    (diagonal, diagonal.Diagonal(dim=2, samples=20, model="head", decades=4.0, instant=0.4)),
     (concepts, concepts.Concepts()),
     (concepts, concepts.Concepts(depth="1")),
     (concepts, concepts.Concepts(depth="3")),
@@ -139,6 +140,70 @@ def test_the_three_lines_make_the_same_numbers_and_every_panel_has_words(page, v
         assert panel.layout["xaxis"]["title"]["text"]
         assert any(len(trace.get("x", [])) for trace in panel.data)
     assert page.say(view, found).endswith(".")
+
+
+def test_instants_are_dense_around_the_stages():
+    """A stage at α = 10⁻⁸¹ is a step, not a jump between two instants; the number of instants is always the same."""
+    view = diagonal.Diagonal(decades=81.0)
+    found = diagonal.compute(view)
+    clock, when = found["measured"]["time"].values, found["predicted"]["stage_time"].values
+    assert len(clock) == len(diagonal.compute(diagonal.Diagonal(decades=1.0))["measured"]["time"]) == ROWS
+    assert (np.diff(clock) > 0).all()
+    first = np.abs(found["measured"]["beta"].values[:, found["predicted"]["stage_coordinate"].values[0]])
+    plateau = first[np.searchsorted(clock, 0.7 * when[1])]
+    assert ((first > 0.02 * plateau) & (first < 0.98 * plateau)).sum() >= 5
+    even = np.linspace(0.0, clock[-1], ROWS)
+    jump = np.interp(even, clock, first)
+    assert ((jump > 0.02 * plateau) & (jump < 0.98 * plateau)).sum() <= 2
+
+
+def test_forces_are_on_the_clock_of_the_other_plots():
+    view = concepts.Concepts()
+    found = concepts.compute(view)
+    panels = concepts.panels(view, found)
+    forces = next(panel for panel in panels if "moves" in panel.title)
+    assert {panel.layout["xaxis"]["title"]["text"] for panel in panels[1:]} == {"gradient time"}
+    total = next(trace for trace in forces.data if "sum" in trace["name"])
+    slope = np.gradient(found["measured"]["jacobian"].values[:, 0, 1], found["measured"]["time"].values)
+    np.testing.assert_allclose(total["y"], slope, atol=0.02)
+
+
+def test_settings_without_a_meaning_are_hidden():
+    assert concepts.fit(concepts.Concepts(depth="4"), {}) == {"entry": None, "top": None}
+    assert concepts.fit(concepts.Concepts(), {}) == {}
+    assert margin.fit(margin.Margin(), {}) == {"scale": None}
+    assert margin.fit(margin.Margin(model="factored"), {}) == {}
+
+
+def test_every_curve_has_a_name_and_a_colour_of_its_own():
+    view = diagonal.Diagonal()
+    found = diagonal.compute(view)
+    weights = diagonal.panels(view, found)[0]
+    named = [trace["name"] for trace in weights.data if trace["showlegend"]]
+    assert sorted(named) == ["Algorithm 1", *(f"β{'₀₁₂₃₄₅'[i]}" for i in range(6))]
+    view = margin.Margin(sequences=8, decades=1.0)
+    shares = margin.panels(view, margin.compute(view))[1]
+    assert len({trace["line"]["color"] for trace in shares.data}) == 8
+
+
+def test_theory_does_not_hide_the_run():
+    """It is drawn on top, and thinner than the run, which is seen on both sides of it."""
+    for page, view in ((linear, linear.Linear(dim=10, steps=64)), (diagonal, diagonal.Diagonal(dim=4))):
+        for panel in page.panels(view, page.compute(view))[:2]:
+            theory = [k for k, trace in enumerate(panel.data) if trace.get("line", {}).get("dash")]
+            runs = [
+                t["line"]["width"] for t in panel.data if t["mode"] == "lines" and t["line"]["color"] in draw.SHADES
+            ]
+            assert theory
+            assert max(panel.data[k]["line"]["width"] for k in theory) < 0.5 * min(runs)
+
+
+def test_what_waits_for_a_slider_comes_last_and_is_there_when_it_rests():
+    for page, view in ((linear, linear.Linear(dim=10, steps=64)), (diagonal, diagonal.Diagonal(dim=4))):
+        whole, draft = (page.panels(view, page.compute(view, draft)) for draft in (False, True))
+        assert [panel.waits for panel in whole] == [False, False, True]
+        assert [panel.title for panel in draft if not panel.waits] == [panel.title for panel in whole[:2]]
+    assert "matrix" not in linear.compute(linear.Linear(dim=10, steps=64), True)["measured"]
 
 
 def test_a_narrow_network_keeps_the_shape_of_a_wide_one():

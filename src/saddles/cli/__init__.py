@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import saddles
+from saddles.cli.explore import explore
 from saddles.cli.lora import lora
 from saddles.cli.models import inspect, report
 from saddles.cli.options import (
@@ -315,25 +316,8 @@ def sweep(
     raise typer.Exit(1 if result.failed else 0)
 
 
-for work in (inspect, report, regime, compare, study, export):
+for work in (inspect, report, regime, compare, study, export, explore):
     app.command()(work)
-
-
-@app.command()
-def explore(
-    folders: Annotated[
-        list[Path] | None, typer.Argument(help="folders whose runs are shown; nothing else is read")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="port to listen on; default: 8421, or the next free one")] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
-    host: Annotated[
-        str, typer.Option(help="address to bind to; any but the default lets other machines see the page")
-    ] = "127.0.0.1",
-) -> None:
-    """Open the explorer: a web page on this machine that shows learning happen."""
-    from saddles.explorer.serve import explore as work
-
-    work(folders or [], port=port, host=host, browser=browser, say=say)
 
 
 @app.command()

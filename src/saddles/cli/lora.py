@@ -42,6 +42,7 @@ LeadingOption = Annotated[
     int | None, typer.Option(help="compute so many singular values of each module only: faster for large models")
 ]
 DeviceOption = Annotated[str, typer.Option(help="where it is computed: cpu, cuda, cuda:1, …")]
+EmbeddingsOption = Annotated[bool, typer.Option("--embeddings", help="give embeddings factors too")]
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")]
 
@@ -61,6 +62,7 @@ def lora_plan(
     data: DataOption = None,
     leading: LeadingOption = None,
     device: DeviceOption = "cpu",
+    embeddings: EmbeddingsOption = False,
     figure: Annotated[Path | None, typer.Option(help="write NAME.png, .svg and .pdf: rank against energy")] = None,
     out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
 ) -> None:
@@ -74,7 +76,7 @@ def lora_plan(
     plan = work(
         base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
         round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
-        device=device,
+        device=device, embeddings=embeddings,
     )  # fmt: skip
     _show_plan(plan)
     if figure is not None:
@@ -103,6 +105,7 @@ def lora_extract(
     data: DataOption = None,
     leading: LeadingOption = None,
     device: DeviceOption = "cpu",
+    embeddings: EmbeddingsOption = False,
     plan_: Annotated[
         Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of the options above but --data")
     ] = None,
@@ -116,7 +119,7 @@ def lora_extract(
     from saddles.probe.lora.planning import lora_plan as make
 
     chosen = (energy, energy_per_module, budget, max_rank, loss, evaluate, leading)
-    if plan_ is not None and (any(one is not None for one in chosen) or round_to != 1 or save_modules):
+    if plan_ is not None and (any(one is not None for one in chosen) or round_to != 1 or save_modules or embeddings):
         raise SaddlesError("A plan already decides the ranks. Give --plan without --energy, --budget and the like.")
     folder = out_ or adapter_folder(tuned)
     refuse_existing(folder)
@@ -126,7 +129,7 @@ def lora_extract(
         else make(
             base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
             round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
-            device=device,
+            device=device, embeddings=embeddings,
         )
     )  # fmt: skip
     extraction = work(base, tuned, plan, folder, target=target, dtype=dtype, data=data, device=device)

@@ -24,5 +24,7 @@ if TYPE_CHECKING:
     from saddles.solvers.methods import GradientFlow as GradientFlow
 
 __getattr__, __dir__, __all__ = lazy_exports(
-    __name__, __file__, renamed={"assumptions": "check_assumptions", "stages": "predicted_events"}
+    __name__,
+    __file__,
+    renamed={"assumptions": ("check_assumptions", "0.2.0"), "stages": ("predicted_events", "0.2.0")},
 )

@@ -31,7 +31,7 @@ class Field:
 
     def __init__(self, name: str, setting: Setting, value: Value, moved: Moved) -> None:
         self.name, self.setting, self._moved = name, setting, moved
-        with ui.element("div").classes(self.look) as self.box:
+        with ui.element("div").classes(f"{self.look} of-{name}") as self.box:
             with ui.element("div").classes("head"):
                 ui.html(f'<label for="set-{name}">{escape(setting.label)}</label>', sanitize=False)
                 self.build_head(value)

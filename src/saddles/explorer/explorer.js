@@ -1,4 +1,5 @@
-window.saddles = {
+// The live rooms: what the server asks of the browser.
+Object.assign(window.saddles, {
   asked: {},
   // Plots are drawn here and not through the page's framework, which would watch every number and draw the whole page anew.
   async draw(figures, said) {
@@ -21,20 +22,4 @@ window.saddles = {
   set(name, value) {
     for (const id of ["set-" + name, "slide-" + name]) document.getElementById(id).value = value;
   },
-  // The theme is the browser's own unless chosen here; the choice stays in this browser.
-  theme(step) {
-    const order = ["auto", "light", "dark"];
-    let now = localStorage.getItem("saddles-theme") || "auto";
-    if (step) now = order[(order.indexOf(now) + 1) % 3];
-    localStorage.setItem("saddles-theme", now);
-    setDark(now === "auto" ? null : now === "dark");
-    const button = document.querySelector(".theme");
-    if (button) button.textContent = "theme: " + now;
-  },
-  copy(button) {
-    navigator.clipboard?.writeText(location.href);
-    const words = button.textContent;
-    button.textContent = "copied";
-    setTimeout(() => (button.textContent = words), 1200);
-  },
-};
+});

@@ -1,6 +1,7 @@
 """A page that is open in a browser: fields at the side, plots beside them, downloads and code below."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
@@ -13,9 +14,10 @@ from nicegui import Client, json, ui
 from saddles.errors import SaddlesError
 from saddles.explorer import draw
 from saddles.explorer.controls import Field, field
-from saddles.explorer.downloads import csv_zip, zarr_zip
+from saddles.explorer.downloads import file_name, film_kinds, pack
 from saddles.explorer.latest import Latest
-from saddles.explorer.page import Fit, Page, Panel, Results
+from saddles.explorer.page import Fit, Page, Panel, Results, spread
+from saddles.explorer.stories import Step, stories, story_html
 from saddles.explorer.style import CSS, SCRIPT
 from saddles.explorer.view import LONGEST, Value, computed, from_link, read, settings, to_link
 
@@ -25,10 +27,12 @@ EMPTY = draw.layout("", "") | {"xaxis": {"visible": False}, "yaxis": {"visible":
 """What stands before the first figure, with its margins: Plotly would place the first legend by other ones."""
 POLL = 1.0
 """Seconds between two looks at runs that are open."""
-PLAY, PLAY_STAGES = 0.08, 0.9
-"""Seconds from one frame to the next, and from one stage to the next."""
+PLAY = 0.08
+"""Seconds from one frame to the next."""
 STRIDE = 0.02
-"""What "play" adds to a continuous setting."""
+"""What "play" adds to the setting that it moves."""
+SHOWN: Fit = []
+"""How a field fits of which a page says nothing: as it is."""
 Figure = list[str | list[draw.Json] | draw.Json]
 """What the browser draws: where, words for it, traces and layout."""
 
@@ -40,7 +44,7 @@ def header(page: Page, pages: Sequence[Page]) -> None:
     with ui.element("header").classes("bar"):
         ui.html('<a class="brand" href="/">saddles</a>', sanitize=False)
         links = "".join(
-            f'<a href="/{one.name}"{" aria-current=page" if one is page else ""}>{escape(one.title.split()[0])}</a>'
+            f'<a href="/{one.name}"{" aria-current=page" if one is page else ""}>{escape(one.menu)}</a>'
             for one in pages
         )
         ui.html(f'<nav aria-label="pages">{links}</nav>', sanitize=False)
@@ -107,6 +111,8 @@ class Drawn:
     said: str
     code: str
     fits: dict[str, Fit]
+    details: str | None
+    """None: as they were."""
 
 
 class OpenPage:
@@ -122,6 +128,7 @@ class OpenPage:
         self.latest = Latest(pool)
         self.fields: dict[str, Field] = {}
         self.plots: list[Plot] = []
+        self._fits: dict[str, Fit] = {}
         self.playing = False
 
     def build(self) -> None:
@@ -130,6 +137,10 @@ class OpenPage:
         with ui.element("div").classes("page"):
             ui.html(escape(self.page.title), tag="h1", sanitize=False)
             ui.html(escape(self.page.intro), tag="p", sanitize=False).classes("intro")
+            story = stories().get(self.page.name)
+            if story is not None:
+                strip = ui.html(story_html(story, self.page.name), sanitize=False).classes("tale")
+                strip.on("step", lambda event: self._step(story[int(event.args)]), js_handler="(e) => emit(e.detail)")
             with ui.element("div").classes("bench"):
                 with ui.element("section").classes("controls").props('aria-label="settings"'):
                     self.bounds = ui.label("").classes("refusal bounds broad").props('role="alert"')
@@ -154,10 +165,10 @@ class OpenPage:
             return
         with ui.element("div").classes("tools broad").style("margin-top:0"):
             self.play = Button("▶ play", self._toggle)
-            if self.page.steps:
+            if self.page.marks is not None:
                 Button("◀ stage before", partial(self._jump, -1))
                 Button("stage after ▶", partial(self._jump, 1))
-        self.timer = ui.timer(PLAY_STAGES if self.page.steps else PLAY, self._tick, active=False)
+        self.timer = ui.timer(PLAY, self._tick, active=False)
 
     def _toggle(self) -> None:
         self.playing = not self.playing
@@ -165,14 +176,31 @@ class OpenPage:
         self.timer.active = self.playing
 
     async def _jump(self, by: int) -> None:
+        """Go to the next mark, or to the one before; from the end of the run, to the first."""
+        if self.results is None or self.page.marks is None:
+            return
         name = self.page.moving or ""
-        await self.move(name, min(max(getattr(self.view, name) + by, 0), self.page.steps), False, show=True)
+        now, marks = getattr(self.view, name), self.page.marks(self.view, self.results)
+        if by > 0:
+            after = next((mark for mark in marks if mark > now), marks[0] if now == 1 and marks else 1.0)
+        else:
+            after = next((mark for mark in reversed(marks) if mark < now), 0.0)
+        await self.move(name, after, False, show=True)
+
+    async def _step(self, step: Step) -> None:
+        """Set up one step of the room's story: the defaults but for its settings, and play it where it says so."""
+        if self.playing:
+            self._toggle()
+        view = replace(self.page.view(), **step.settings)
+        start = {self.page.moving: 0.0} if step.play and self.page.moving else {}
+        await self.set(**dataclasses.asdict(replace(view, **start)))
+        if start:
+            self._toggle()
 
     async def _tick(self) -> None:
         name = self.page.moving or ""
         now, high = getattr(self.view, name), settings(self.page.view)[name].high
-        stride = 1 if self.page.steps else STRIDE
-        after = 0 if now >= high else round(min(now + stride, high), 6)
+        after = 0 if now >= high else round(min(now + STRIDE, high), 6)
         await self.move(name, after, True, show=True)
         if after >= high:
             self._toggle()
@@ -183,22 +211,24 @@ class OpenPage:
             copy.on("click", js_handler="(event) => window.saddles.copy(event.currentTarget)")
             Button("data: Zarr", partial(self._download, "zarr"))
             Button("data: CSV", partial(self._download, "csv"))
+            if self.page.moving is not None:
+                Button("save this view", partial(self._download, "html"), label="save this view as one HTML file")
+                for kind in film_kinds():
+                    Button(f"film: {kind.upper()}", partial(self._download, kind), label=f"film of this run as {kind}")
         with ui.element("details").props("open"):
             ui.html("The same in Python", tag="summary", sanitize=False)
             self.code = ui.html("", tag="pre", sanitize=False).classes("code")
+        self.details = ui.html("", sanitize=False).classes("details")
 
     async def _download(self, kind: str) -> None:
         view, name = self.view, f"saddles-{self.page.name}"
-        pack = {"zarr": zarr_zip, "csv": csv_zip}[kind]
         try:
             self.page.check(view)
-            data = await asyncio.get_running_loop().run_in_executor(
-                None, lambda: pack(self.page.compute(view, False), name)
-            )
+            data = await asyncio.get_running_loop().run_in_executor(None, partial(pack, self.page, view, kind, name))
         except Exception as error:
             self._fail(error)
             return
-        ui.download.content(data, f"{name}-{kind}.zip", "application/zip")
+        ui.download.content(data, *file_name(name, kind))
 
     async def move(self, name: str, given: object, draft: bool, show: bool = False) -> None:
         """Change a setting: check it, then compute and draw in the background."""
@@ -234,20 +264,26 @@ class OpenPage:
             page.check(view)
             results = kept if kept is not None else page.compute(view, draft)
             code = "" if draft else page.code(view)
-            return Drawn(results, page.panels(view, results), page.say(view, results), code, page.fit(view, results))
+            details = page.details(view) if page.details is not None and kept is None else None
+            moving = draft and kept is None
+            panels, said = page.panels(view, results), page.say(view, results)
+            panels = [panel for panel in panels if not (moving and panel.waits)]
+            return Drawn(results, panels, said, code, page.fit(view, results), details)
 
         def deliver(drawn: Drawn) -> None:
             if self.client.is_deleted:
                 return
             self.results, self._key = drawn.results, key
-            self._draw(drawn)
+            if drawn.details is not None:
+                self.details.content = drawn.details
+            self._draw(drawn, draft)
             if not draft:
                 self.code.content = escape(drawn.code)
                 ui.navigate.history.replace(to_link(page.name, view))
 
         await self.latest.ask(job, deliver, self._fail)
 
-    def _draw(self, drawn: Drawn) -> None:
+    def _draw(self, drawn: Drawn, draft: bool) -> None:
         if self.bounds.text and not self.refused:
             self.bounds.text = ""
         for name, one in self.fields.items():
@@ -258,14 +294,16 @@ class OpenPage:
             with self.board:
                 self.plots.append(Plot(f"saddles-{self.page.name}-{len(self.plots) + 1}"))
         figures = []
-        for place, (plot, panel) in enumerate(zip(self.plots, panels, strict=False)):
-            lone = place == len(panels) - 1 and place % 2 == 0 and place > 0
-            figures.append(plot.fit(panel if not lone else replace(panel, wide=True)))
-        for plot in self.plots[len(panels) :]:
+        for plot, panel in zip(self.plots, spread(panels), strict=False):
+            figures.append(plot.fit(panel))
+        for plot in self.plots[len(panels) :] if not draft else ():
             plot.hide()
         draw_all(self.client, figures, drawn.said)
-        for name, fit in drawn.fits.items():
-            self.fields[name].fit(fit)
+        for name, one in self.fields.items():
+            fit = drawn.fits.get(name, SHOWN)
+            if self._fits.get(name, SHOWN) != fit:
+                self._fits[name] = fit
+                one.fit(fit)
 
     def _fail(self, error: Exception) -> None:
         """Say why there is nothing new to see: beside a setting, above all of them, or in place of the results."""
@@ -278,6 +316,11 @@ class OpenPage:
             said = f"This view could not be computed: {type(error).__name__}, {str(error)[:LONGEST]}; this is a bug."
         if ours or self.results is not None:
             self._refuse(getattr(error, "setting", ""), str(error) if ours else said)
+        if self.page.stamp is not None:  # what is drawn is another run than the one that was chosen
+            for plot in self.plots:
+                plot.hide()
+            self.results, self._key = None, None
+            said = f"Nothing to show. {error}" if ours else said
         if self.results is None:
             draw_all(self.client, [], said)
 

@@ -1,7 +1,7 @@
 """What a page of the explorer is: a view, how its numbers are computed, and how they are drawn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import xarray as xr
@@ -26,6 +26,14 @@ class Panel:
     data: list[Json]
     layout: Json
     wide: bool = False
+    waits: bool = False
+    """It is left as it is while a slider moves, so that the others are drawn sooner; such panels come last."""
+
+
+def spread(panels: list[Panel]) -> list[Panel]:
+    """The panels in rows of two, the last one wide where it would stand alone in its row."""
+    alone = len(panels) > 1 and sum(1 + panel.wide for panel in panels) % 2 == 1
+    return [*panels[:-1], replace(panels[-1], wide=True)] if alone else panels
 
 
 @dataclass(frozen=True)
@@ -55,11 +63,24 @@ class Page(Generic[V]):
     hint: str = ""
     moving: str | None = None
     """The setting that "play" moves, where there is one."""
-    steps: int = 0
-    """How many steps the moving setting has (0: it is continuous)."""
+    marks: Callable[[V, Results], list[float]] | None = None
+    """Values of the moving setting at which something happens, which two buttons jump to."""
+    short: str = ""
+    """The name in the menu, where the title is too long for it."""
     fit: Callable[[V, Results], dict[str, Fit]] = lambda view, results: {}
     """How fields fit the results, by name."""
     lists: dict[str, Callable[[], dict[str, str]]] = field(default_factory=dict)
     """Settings that are chosen from a list, which is read anew whenever the page is opened."""
+    opening: Callable[[], dict[str, str]] = dict
+    """Settings of the page where its address names none."""
+    details: Callable[[V], str] | None = None
+    """HTML below the plots, about what was computed."""
+    click: tuple[str, str] | None = None
+    """The settings that x and y of a map mean, for a click on it."""
     stamp: Callable[[V], object] | None = None
     """Something that changes when the files behind a view do; the page checks every second."""
+
+    @property
+    def menu(self) -> str:
+        """The page's name in the menu."""
+        return self.short or self.title.split()[0]

@@ -11,11 +11,15 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from saddles.explorer import draw
 from saddles.explorer.page import Panel
+
+if TYPE_CHECKING:
+    from saddles.explorer.pages.linear import Linear
 
 POINTS = 13
 ACROSS = np.linspace(-3.0, 0.0, POINTS)
@@ -30,6 +34,11 @@ KEPT = 8
 
 Key = tuple[int, int, float, int]
 """Dimension, rank, noise and seed: what a map depends on."""
+
+
+def key(view: "Linear") -> Key:
+    """What the map of a view depends on."""
+    return min(view.dim, LARGEST), view.rank, view.noise, view.seed
 
 
 def row(key: Key, gamma_w: float) -> list[list[float]]:

@@ -1,12 +1,13 @@
 """The server of the explorer, on loopback unless told otherwise."""
 
+import json
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import product
 
 from saddles.core.provenance import versions
@@ -20,6 +21,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from fastapi import Request
+from fastapi.responses import HTMLResponse, Response
 from nicegui.events import GenericEventArguments
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -27,10 +29,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saddles.explorer import phase_map
 from saddles.explorer.fair_pool import FairPool
+from saddles.explorer.grids import GRIDS
 from saddles.explorer.open_page import OpenPage, Plot, draw_all, header
 from saddles.explorer.page import Page
-from saddles.explorer.pages import concepts, diagonal, incontext, linear, margin, runs
+from saddles.explorer.pages import linear, runs
 from saddles.explorer.run_folders import RunFolders
+from saddles.explorer.site import PAGES, document, front_body, library, miniature
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 NO_FRAMES = {"X-Frame-Options": "DENY", "Content-Security-Policy": "frame-ancestors 'none'"}
@@ -65,7 +69,7 @@ def explore(
     """
     stored = RunFolders(folders)
     chosen = free_port(host, port)
-    pages: list[Page] = [linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, incontext.PAGE, runs.page(stored)]
+    pages: list[Page] = [*PAGES, runs.page(stored)]
     _register(pages)
     if host in LOOPBACK:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
@@ -158,24 +162,51 @@ class WarmUp:
         from saddles.runtime.device import keep_compiled_programs
 
         keep_compiled_programs()
-        for page, draft in product(self.pages, (True, False)):
+        for page, draft in product(self.pages, (False, True)):
             if not self._stopped.is_set():
                 page.compute(page.view(), draft)
 
 
 def _register(pages: Sequence[Page]) -> None:
-    """Give each page its address; the first one is also the home page."""
+    """Give each page its address."""
     pool = FairPool(WORKERS)
     maps = phase_map.PhaseMaps()
     app.on_shutdown(maps.close)
     app.on_shutdown(pool.close)
-    for path, page in [("/", pages[0]), *((f"/{page.name}", page) for page in pages)]:
-        ui.page(path)(partial(_open, page, pages, pool, maps))
+    for page in pages:
+        ui.page(f"/{page.name}")(partial(_open, page, pages, pool, maps))
+    _front(pages)
+
+
+def _front(pages: Sequence[Page]) -> None:
+    """The front page, the library that draws on it, and its miniatures, each computed when it is first asked for."""
+    known = {page.name: page for page in pages if page.name in GRIDS}
+
+    @cache
+    def moving(name: str) -> bytes:
+        return json.dumps(miniature(known[name])).encode()
+
+    @app.get("/")
+    def front() -> HTMLResponse:
+        return HTMLResponse(document("saddles", front_body(pages, lambda name: f"/{name}", {})))
+
+    @app.get("/plotly.js")
+    def plotting() -> Response:
+        return Response(library(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+
+    @app.get("/miniature/{name}")
+    def small(name: str) -> Response:
+        if name not in known:
+            return Response(status_code=404)
+        with one_at_a_time:
+            return Response(moving(name), media_type="application/json")
+
+    one_at_a_time = threading.Lock()
 
 
 async def _open(page: Page, pages: Sequence[Page], pool: FairPool, maps: phase_map.PhaseMaps, request: Request) -> None:
     header(page, pages)
-    opened = OpenPage(page, dict(request.query_params), pool.share(page.name))
+    opened = OpenPage(page, dict(request.query_params) or page.opening(), pool.share(page.name))
     opened.build()
     if page is linear.PAGE:
         _with_map(opened, maps)
@@ -196,7 +227,7 @@ def _with_map(page: OpenPage, maps: phase_map.PhaseMaps) -> None:
     drawn: tuple[phase_map.Key, int, str, tuple[float, float]] | None = None
 
     def key() -> phase_map.Key:
-        return (min(page.view.dim, phase_map.LARGEST), page.view.rank, page.view.noise, page.view.seed)
+        return phase_map.key(page.view)
 
     def look() -> None:
         """Ask for the map once its settings rest; draw it where it has grown or this run has another place in it."""

@@ -62,6 +62,11 @@ def choice(default: str, label: str, options: Mapping[str, str], words: str = ""
     return dataclasses.field(default=default, metadata={"setting": Setting(label, words, options=options, still=still)})
 
 
+def clock(words: str = "share of the time that has passed") -> Any:
+    """A field for the instant that is looked at, which "play" moves."""
+    return number(1.0, "instant", 0.0, 1.0, 0.01, words, still=True)
+
+
 def text(label: str, words: str = "", still: bool = False) -> Any:
     """A field for a few characters, empty by default; the page that uses it checks what they mean."""
     return dataclasses.field(default="", metadata={"setting": Setting(label, words, still=still)})

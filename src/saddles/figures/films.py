@@ -5,10 +5,14 @@ output that first goes to the wrong cluster (`output` with two coordinates or mo
 another (a recording). Any other trajectory is drawn as time passes.
 """
 
+import importlib
+import importlib.util
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import xarray as xr
 from matplotlib import animation
@@ -33,7 +37,7 @@ Film = tuple[Figure, Callable[[int], None], int, int]
 
 
 def animate(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str], *, dpi: int = 90) -> Path:
-    """Write a film of a trajectory as a GIF, or as MP4 where ffmpeg is installed.
+    """Write a film of a trajectory as a GIF, or as MP4 where ffmpeg or imageio-ffmpeg is installed.
 
     Args:
         trajectory: what `simulate`, an experiment or a recording returns.
@@ -43,17 +47,25 @@ def animate(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str], 
     writers = {".gif": "pillow", ".mp4": "ffmpeg"}
     if file.suffix not in writers:
         raise SaddlesError.must_be("path", "a file that ends in .gif or .mp4", file.name)
-    writer = writers[file.suffix]
-    if not animation.writers.is_available(writer):
+    writer, tool = writers[file.suffix], ffmpeg()
+    if writer == "ffmpeg" and tool is None:
         raise SaddlesError(f"A {file.suffix} file needs {writer}, which is not installed. Write a .gif instead.")
     refuse_existing(file)
-    with look():
+    with look(), mpl.rc_context({"animation.ffmpeg_path": tool or "ffmpeg"}):
         figure, draw, count, rate = _film(trajectory)
         frames = [*range(count), *[count - 1] * HOLD]
         film = animation.FuncAnimation(figure, draw, frames=frames, init_func=lambda: None, interval=1000 / rate)
         with new_path(file) as draft:
             film.save(draft, writer=writer, fps=rate, dpi=dpi)
     return file
+
+
+def ffmpeg() -> str | None:
+    """The program that writes MP4 files, on the path or from imageio-ffmpeg; None where there is neither."""
+    found = shutil.which("ffmpeg")
+    if found is None and importlib.util.find_spec("imageio_ffmpeg"):
+        found = importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()
+    return found
 
 
 def _film(trajectory: xr.Dataset | xr.DataTree) -> Film:

@@ -22,4 +22,4 @@ if TYPE_CHECKING:
     from saddles.margin.task import Tokens as Tokens
     from saddles.margin.theory import MaxMargin as MaxMargin
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__, renamed={"check": "check_assumptions"})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__, renamed={"check": ("check_assumptions", "0.2.0")})

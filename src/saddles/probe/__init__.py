@@ -35,4 +35,4 @@ if TYPE_CHECKING:
     from saddles.probe.weights.live_model import heads as heads
     from saddles.probe.weights.live_model import spectra as spectra
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__, renamed={"watch": "record"})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__, renamed={"watch": ("record", "0.2.0")})

@@ -17,30 +17,32 @@ from pathlib import Path
 
 from saddles.runtime.packages import extra_for
 
+RENAMED: dict[str, tuple[str, str]] = {}
+"""Old name -> (new name, version in which the old one goes), of the packages that are loaded."""
+
 _EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
 def lazy_exports(
-    package: str, file: str, renamed: Mapping[str, str] | None = None
+    package: str, file: str, renamed: Mapping[str, tuple[str, str]] | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for a package.
 
     Args:
         package: the package's `__name__`.
         file: its `__file__`, whose lines `    from MODULE import NAME as NAME` are the public names.
-        renamed: old name -> new name; the old one works for one release and warns.
+        renamed: old name -> (new name, version in which the old one goes); until then it works and warns.
     """
     homes = {name: home for home, name in _EXPORT.findall(Path(file).read_text("utf-8"))}
     names = sorted(homes)
+    RENAMED.update({f"{package}.{old}": (f"{package}.{new}", gone) for old, (new, gone) in (renamed or {}).items()})
 
     def fetch(name: str) -> object:
         if renamed and name in renamed:
-            warnings.warn(
-                f"{package}.{name} is now {package}.{renamed[name]}; the old name goes with the next release.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            return fetch(renamed[name])
+            new, gone = renamed[name]
+            words = f"{package}.{name} is now {package}.{new}; the old name goes in version {gone}."
+            warnings.warn(words, DeprecationWarning, stacklevel=2)
+            return fetch(new)
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if homes[name] == package:  # a part of the package itself, such as saddles.linear

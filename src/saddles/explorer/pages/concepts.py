@@ -8,8 +8,8 @@ import xarray as xr
 from saddles import concepts
 from saddles.core.dispatch import predict, simulate
 from saddles.explorer import draw
-from saddles.explorer.page import Page, Panel, Results
-from saddles.explorer.view import RefusedError, View, choice, number
+from saddles.explorer.page import Fit, Page, Panel, Results
+from saddles.explorer.view import RefusedError, View, choice, clock, number
 from saddles.measures import descents, turning_points
 
 ROWS = 121
@@ -34,7 +34,7 @@ class Concepts(View):
     until: float = number(6.0, "time", 1.0, 40.0, 0.5, "gradient time")
     seed: int = number(5, "seed", 0, 999, 1, "draws the initial weights (and SGD's samples)")
     entry: str = choice("12", "entry of the Jacobian", {"11": "w₁₁", "22": "w₂₂", "12": "w₁₂"}, still=True)
-    instant: float = number(1.0, "instant", 0.0, 1.0, 0.01, "share of the time that has passed", still=True)
+    instant: float = clock()
 
 
 def check(view: Concepts) -> None:
@@ -187,22 +187,28 @@ def _losses(results: Results, now: int) -> Panel:
 def _forces(view: Concepts, results: Results, now: int) -> Panel:
     measured = results["measured"]
     i, j = int(view.entry[0]) - 1, int(view.entry[1]) - 1
-    clock = measured["paper_time"].values
-    signs = {"growth": 1, "suppression": -1, "noise_term": -1}
+    time = measured["time"].values
+    # The paper's time is twice gradient time, on which this page counts: each term moves the entry twice as fast.
+    signs = {"growth": 2, "suppression": -2, "noise_term": -2}
     data = [
-        draw.line(clock, signs[name] * measured[name].values[:, i, j], words, draw.colour(place))
+        draw.line(time, signs[name] * measured[name].values[:, i, j], words, draw.colour(place))
         for (name, words), place in zip(TERMS.items(), (2, 3, 4), strict=True)
     ]
     total = sum(signs[name] * measured[name].values[:, i, j] for name in TERMS)
-    data.append(draw.line(clock, total, "their sum, ẇ", theory=True))
+    data.append(draw.line(time, total, "their sum, ẇ", theory=True))
     name = f"w{'₁₂'[i]}{'₁₂'[j]}"
     words = (
-        f"Terms that move {name} over the paper's time, twice gradient time: growth up to "
-        f"{float(measured['growth'][:, i, j].max()):.3g}, suppression up to "
-        f"{float(measured['suppression'][:, i, j].max()):.3g}."
+        f"Terms that move {name} over gradient time: growth up to "
+        f"{2 * float(measured['growth'][:, i, j].max()):.3g}, suppression up to "
+        f"{2 * float(measured['suppression'][:, i, j].max()):.3g}."
     )
-    layout = draw.layout("the paper's time, 2 × gradient time", "part of ẇ", shapes=[draw.upright(clock[now])])
+    layout = draw.layout("gradient time", "part of ẇ", shapes=[draw.upright(time[now])])
     return Panel(f"What moves {name} (equation 4.3)", words, data, layout)
+
+
+def fit(view: Concepts, results: Results) -> dict[str, Fit]:
+    """The forces, and the size of a uniform start, are those of two symmetric layers."""
+    return {} if view.depth == "2" else {"entry": None, "top": None}
 
 
 def say(view: Concepts, results: Results) -> str:
@@ -224,5 +230,5 @@ def say(view: Concepts, results: Results) -> str:
 PAGE = Page(
     "concepts", "Concepts", "A network learns the identity on two clusters, one per concept, and is asked about their "
     "combination, which it never saw. Watch its answer move.",
-    Concepts, check, compute, panels, say, code, moving="instant",
+    Concepts, check, compute, panels, say, code, moving="instant", fit=fit,
 )  # fmt: skip

@@ -12,13 +12,12 @@ from saddles import diagonal
 from saddles.core.dispatch import predict, simulate
 from saddles.core.status import status_of
 from saddles.explorer import draw
+from saddles.explorer.clock import around
 from saddles.explorer.page import Page, Panel, Results
-from saddles.explorer.view import RefusedError, View, choice, number
+from saddles.explorer.view import RefusedError, View, choice, clock, number
 from saddles.measures import stages
 
 STAGES = 8
-ROWS = 200
-"""Saved instants, always: one compiled program for all views of a model's size."""
 TOLERANCE, DRAFT = 1e-5, 1e-2
 """Error per step of the flow, at rest and while a slider moves."""
 MOST = {"linear": 40, "head": 8}
@@ -37,7 +36,7 @@ class Diagonal(View):
     )
     dim: int = number(6, "dimension", 2, 40, 1, "coordinates; an attention head has two for each dimension")
     samples: int = number(40, "samples", 5, 400, 5)
-    stage: int = number(0, "stage", 0, STAGES, 1, "step through what is learned", still=True)
+    instant: float = clock("share of the saved instants that has passed, most of them around the stages")
 
 
 def check(view: Diagonal) -> None:
@@ -67,12 +66,6 @@ def _staircase(model: str, dim: int, samples: int, seed: int) -> xr.Dataset:
     return predict(network, task, diagonal.Incremental(STAGES))
 
 
-def _clock(predicted: xr.Dataset) -> np.ndarray:
-    times = predicted["stage_time"].values
-    end = 1.2 * float(times[-1]) if len(times) else 10.0
-    return np.linspace(0.0, end, ROWS)
-
-
 def compute(view: Diagonal, draft: bool = False) -> Results:
     """The flow from α, and Algorithm 1's stages."""
     network, task = _pieces(*_sizes(view))
@@ -80,7 +73,7 @@ def compute(view: Diagonal, draft: bool = False) -> Results:
     small = dataclasses.replace(network, log_alpha=-view.decades * math.log(10))
     method = diagonal.Flow(tolerance=DRAFT if draft else TOLERANCE)
     return {
-        "measured": simulate(small, task, method, times=_clock(predicted), seed=view.seed),
+        "measured": simulate(small, task, method, times=around(predicted, view.decades), seed=view.seed),
         "predicted": predicted,
     }
 
@@ -89,25 +82,66 @@ def code(view: Diagonal) -> str:
     """Three lines."""
     network, task = _pieces(*_sizes(view))
     name = type(network).__name__
-    clock = _clock(_staircase(*_sizes(view)))
     return (
-        "import math, numpy; from saddles import diagonal, predict, simulate\n"
+        "import math; from saddles import diagonal, predict, simulate; from saddles.explorer.clock import around\n"
         f"model = diagonal.{name}({view.dim}, log_alpha=-{view.decades!r} * math.log(10)); "
         f"task = diagonal.TeacherStudent(model, {view.samples}, tokens={task.tokens}, seed={view.seed})\n"
-        f"predicted, measured = predict(model, task, diagonal.Incremental({STAGES})), "
-        f"simulate(model, task, diagonal.Flow(), "
-        f"times=numpy.linspace(0.0, {float(clock[-1])!r}, {ROWS}), seed={view.seed})\n"
+        f"predicted = predict(model, task, diagonal.Incremental({STAGES})); "
+        f"measured = simulate(model, task, diagonal.Flow(), times=around(predicted, {view.decades!r}), "
+        f"seed={view.seed})\n"
     )
 
 
 def panels(view: Diagonal, results: Results) -> list[Panel]:
-    """Weights and loss over rescaled time, the staircase dashed."""
+    """Weights and loss over rescaled time, the staircase dashed, and the weights at one instant."""
     measured, predicted = results["measured"], results["predicted"]
-    when = predicted["stage_time"].values
-    shapes = (
-        [draw.upright(when[view.stage - 1], f"stage {view.stage}", "#D55E00")] if 0 < view.stage <= len(when) else []
-    )
-    return [_weights(view, measured, predicted, shapes), _loss(measured, predicted, shapes)]
+    row = _row(view, measured)
+    shapes = [draw.upright(float(measured["time"][row]), "", "#D55E00")] if view.instant < 1 else []
+    return [
+        _weights(measured, predicted, shapes),
+        _loss(measured, predicted, shapes),
+        _picture(measured, predicted, row),
+    ]
+
+
+def _row(view: Diagonal, measured: xr.Dataset) -> int:
+    return round(view.instant * (measured.sizes["time"] - 1))
+
+
+def marks(view: Diagonal, results: Results) -> list[float]:
+    """Instants just after each predicted stage."""
+    clock, when = results["measured"]["time"].values, results["predicted"]["stage_time"].values
+    after = np.append(when[1:], clock[-1])
+    # A third of the way to the next stage the weight has grown, also where α is not small.
+    rows = np.searchsorted(clock, when + (after - when) / 3)
+    return [round(float(row) / (len(clock) - 1), 3) for row in rows]
+
+
+def _order(predicted: xr.Dataset) -> list[int]:
+    """Coordinates in the order in which they become active."""
+    return list(dict.fromkeys(int(i) for i in predicted["stage_coordinate"].values))
+
+
+def _picture(measured: xr.Dataset, predicted: xr.Dataset, row: int) -> Panel:
+    """All weights at one instant, in their colours, with Algorithm 1's values as dashes."""
+    beta, when = measured["beta"].values, float(measured["time"][row])
+    order = _order(predicted)
+    stair = int(np.searchsorted(predicted["time"].values, when, side="right")) - 1
+    names = [f"β{_low(i)}" for i in range(beta.shape[1])]
+    shades = [draw.colour(order.index(i)) if i in order else draw.FAINT for i in range(beta.shape[1])]
+    dash = {"symbol": "line-ew-open", "size": 16, "line": {"width": 2}}
+    data = [
+        draw.bars(names, beta[row], shades),
+        draw.dots([0] * len(names), predicted["beta"].values[stair], "Algorithm 1", draw.THEORY, marker=dash)
+        | {"x": names},
+    ]
+    active = ", ".join(f"{name} {value:.2f}" for name, value in zip(names, beta[row], strict=True) if abs(value) > 0.01)
+    words = f"Every weight at τ = {when:.3g} as a bar, Algorithm 1's values as dashes. Active: {active or 'none yet'}."
+    low, high = float(min(beta.min(), 0)), float(max(beta.max(), 0))
+    room = 0.08 * (high - low)
+    x = {"type": "category", "showgrid": False}
+    layout = draw.layout("coordinate", "weight", x=x, y={"range": [low - room, high + room]})
+    return Panel(f"Weights at τ = {when:.3g}", words, data, layout, waits=True)
 
 
 def _stairs(predicted: xr.Dataset, heights: np.ndarray, end: float) -> draw.Json:
@@ -116,18 +150,19 @@ def _stairs(predicted: xr.Dataset, heights: np.ndarray, end: float) -> draw.Json
     return draw.lines(clock, np.hstack([heights, heights[:, -1:]]), "Algorithm 1", theory=True)
 
 
-def _weights(view: Diagonal, measured: xr.Dataset, predicted: xr.Dataset, shapes: list[draw.Json]) -> Panel:
+def _weights(measured: xr.Dataset, predicted: xr.Dataset, shapes: list[draw.Json]) -> Panel:
     clock, beta = measured["time"].values, measured["beta"].values
-    order = list(dict.fromkeys(int(i) for i in predicted["stage_coordinate"].values))
+    order = _order(predicted)
     rest = [i for i in range(beta.shape[1]) if i not in order]
-    learned = {int(i) for i in predicted["stage_coordinate"].values[: view.stage or None]}
-    data = [_stairs(predicted, predicted["beta"].values[:, order].T, clock[-1])] if order else []
-    if rest:
-        data.append(draw.lines(clock, beta[:, rest].T, "", draw.FAINT, line={"width": 1.2}))
-    for i in order[::-1]:
-        words = f"β{_low(i)}" if i in order[:4] else ""
-        line = {} if i in learned else {"width": 1.2}
-        data.append(draw.line(clock, beta[:, i], words, draw.colour(order.index(i)), line=line))
+    data = (
+        [draw.lines(clock, beta[:, rest].T, "never active", draw.FAINT, line={"width": 1.2}, legendrank=STAGES)]
+        if rest
+        else []
+    )
+    for place, i in reversed(list(enumerate(order))):  # those that come first are drawn on top
+        data.append(draw.line(clock, beta[:, i], f"β{_low(i)}", draw.colour(place), legendrank=place))
+    if order:
+        data.append(_stairs(predicted, predicted["beta"].values[:, order].T, clock[-1]) | {"legendrank": STAGES + 1})
     ends = ", ".join(f"coordinate {i} at {beta[-1, i]:.2f}" for i in order[:4])
     words = f"Weights over rescaled time, solid, with Algorithm 1's staircase dashed behind; they end with {ends}."
     return Panel(
@@ -142,8 +177,8 @@ def _low(i: int) -> str:
 def _loss(measured: xr.Dataset, predicted: xr.Dataset, shapes: list[draw.Json]) -> Panel:
     clock = measured["time"].values
     data = [
-        _stairs(predicted, predicted["loss"].values[None], clock[-1]),
         draw.line(clock, measured["loss"], "gradient flow", draw.colour(0)),
+        _stairs(predicted, predicted["loss"].values[None], clock[-1]),
     ]
     first, last = float(measured["loss"][0]), float(measured["loss"][-1])
     words = f"Loss over rescaled time: the flow, solid, falls from {first:.3g} to {last:.3g}; the staircase is dashed."
@@ -157,16 +192,20 @@ def say(view: Diagonal, results: Results) -> str:
     count = predicted.sizes["stage"]
     status = status_of(measured)
     told = "" if status.ok else f" The flow {status}."
-    if view.stage == 0 or not count:
+    now = float(measured["time"][_row(view, measured)])
+    k = int(np.searchsorted(predicted["stage_time"].values, now, side="right")) - 1
+    if view.instant == 1 or not count:
         where = np.searchsorted(predicted["time"].values, measured["time"].values, side="right") - 1
-        gap = np.abs(measured["loss"].values - predicted["loss"].values[where]).mean() / float(predicted["loss"][0])
+        apart = np.abs(measured["loss"].values - predicted["loss"].values[where]) / float(predicted["loss"][0])
+        clock = measured["time"].values  # most instants lie around the stages: the mean is over time
+        gap = np.trapezoid(apart, clock) / clock[-1]
         return (
             f"{count} stages are predicted. At α = 10^−{view.decades:g} the loss curve is {100 * gap:.2g} % of the "
             f"first loss from the staircase, on average; a smaller α sharpens it.{told}"
         )
-    if view.stage > count:
-        return f"Only {count} stages are predicted: after them nothing grows any more.{told}"
-    k = view.stage - 1
+    if k < 0:
+        first = float(predicted["stage_time"][0])
+        return f"τ = {now:.3g}: all weights are still small. The first stage is predicted at τ = {first:.3g}.{told}"
     i, when = int(predicted["stage_coordinate"][k]), float(predicted["stage_time"][k])
     kind = NAMES.get(str(predicted["family"].values[i]), str(predicted["family"].values[i]))
     seen = stages(measured)
@@ -174,7 +213,7 @@ def say(view: Diagonal, results: Results) -> str:
     run = f"in this run at {mine[np.abs(mine - when).argmin()]:.3g}" if len(mine) else "not in this run"
     sign = "+" if int(predicted["stage_sign"][k]) > 0 else "−"
     return (
-        f"Stage {view.stage} of {count}: β{_low(i)} ({kind}) becomes active with sign {sign}, predicted at "
+        f"τ = {now:.3g}, stage {k + 1} of {count}: β{_low(i)} ({kind}) becomes active with sign {sign}, predicted at "
         f"τ = {when:.3g}, {run}; the loss then rests at {float(predicted['stage_loss'][k]):.3g} with "
         f"{int(predicted['support_size'][k])} active.{told}"
     )
@@ -185,5 +224,5 @@ PAGE = Page(
     "the sharper the staircase: one coordinate after another becomes active, as Algorithm 1 predicts.",
     Diagonal, check, compute, panels, say, code,
     hint="While a slider moves, the flow is followed to 1 % per step; at rest, to 10⁻⁵.",
-    moving="stage", steps=STAGES,
+    moving="instant", marks=marks,
 )  # fmt: skip

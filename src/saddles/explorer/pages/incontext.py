@@ -1,6 +1,6 @@
 """The page of learning in context: the staircase, the directions that are learned, and the answers at that instant."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -10,11 +10,10 @@ from saddles import incontext
 from saddles.core.dispatch import predict, simulate
 from saddles.core.status import status_of
 from saddles.explorer import draw
+from saddles.explorer.clock import around
 from saddles.explorer.page import Page, Panel, Results
-from saddles.explorer.view import RefusedError, View, number
+from saddles.explorer.view import RefusedError, View, clock, number
 
-ROWS = 240
-"""Saved instants."""
 PROMPTS = 150
 """Prompts whose answers are shown."""
 RTOL = 1e-6
@@ -35,7 +34,7 @@ class InContext(View):
     heads: int = number(6, "heads", 1, 16, 1, "attention heads with keys and queries of rank one")
     prompt: int = number(31, "pairs in a prompt", 5, 200, 1)
     seed: int = number(0, "seed", 0, 999, 1, "draws the initial weights and the prompts")
-    instant: int = number(100, "instant, % of the run", 0, 100, 1, "when the prompts are answered", still=True)
+    instant: float = clock("share of the saved instants that has passed, most of them around the stages")
 
 
 def check(view: InContext) -> None:
@@ -59,15 +58,11 @@ def _foreseen(decades: float, dim: int, ratio: float, heads: int, prompt: int, s
     return predict(*_pieces(decades, dim, ratio, heads, prompt), incontext.AlternatingFlows(dim), seed=seed)
 
 
-def _end(predicted: xr.Dataset) -> float:
-    return float(predicted["time"][-1])
-
-
 def compute(view: InContext, draft: bool = False) -> Results:
     """The flow and its stages."""
     predicted = _foreseen(*_key(view))
     model, task = _pieces(*_key(view)[:-1])
-    times = np.linspace(0.0, _end(predicted), ROWS)
+    times = around(predicted, view.decades)
     return {
         "measured": simulate(model, task, incontext.GradientFlow(rtol=RTOL), times=times, seed=view.seed),
         "predicted": predicted,
@@ -77,35 +72,61 @@ def compute(view: InContext, draft: bool = False) -> Results:
 def code(view: InContext) -> str:
     """Three lines."""
     return (
-        "import numpy; from saddles import incontext, predict, simulate\n"
+        "import numpy; from saddles import incontext, predict, simulate; from saddles.explorer.clock import around\n"
         f"model, task = incontext.Separate({view.heads}, 1, 10.0**-{view.decades!r}), "
         f"incontext.Regression({view.ratio!r} ** numpy.arange({view.dim}), {view.prompt})\n"
-        f"predicted, measured = predict(model, task, incontext.AlternatingFlows({view.dim}), seed={view.seed}), "
-        f"simulate(model, task, incontext.GradientFlow(rtol={RTOL!r}), "
-        f"times=numpy.linspace(0.0, {_end(_foreseen(*_key(view)))!r}, {ROWS}), seed={view.seed})\n"
+        f"predicted = predict(model, task, incontext.AlternatingFlows({view.dim}), seed={view.seed}); "
+        f"measured = simulate(model, task, incontext.GradientFlow(rtol={RTOL!r}), "
+        f"times=around(predicted, {view.decades!r}), seed={view.seed})\n"
     )
 
 
-def _row(view: InContext) -> int:
-    return round(view.instant / 100 * (ROWS - 1))
+def _row(view: InContext, measured: xr.Dataset) -> int:
+    return round(view.instant * (measured.sizes["time"] - 1))
+
+
+def marks(view: InContext, results: Results) -> list[float]:
+    """Instants between the drops."""
+    clock, when = results["measured"]["time"].values, results["predicted"]["stage_time"].values
+    rows = np.searchsorted(clock, (when + np.append(when[1:], clock[-1])) / 2)
+    return [round(float(row) / (len(clock) - 1), 3) for row in rows]
 
 
 def panels(view: InContext, results: Results) -> list[Panel]:
-    """Loss, strengths of the directions, size of the heads, and answers."""
+    """Loss, strengths of the directions, size of the heads, the matrix, and answers."""
     measured = results["measured"]
-    now = [draw.upright(float(measured["time"][_row(view)]), "", "#D55E00")]
+    row = _row(view, measured)
+    now = [draw.upright(float(measured["time"][row]), "", "#D55E00")] if view.instant < 1 else []
     return [
-        _loss(measured, results["predicted"], now),
+        replace(_loss(measured, results["predicted"], now), wide=True),
         _directions(measured, now),
         _heads(measured, now),
-        _answers(view, measured),
+        _answers(view, measured, row),
+        _matrix(measured, row),
     ]
+
+
+def _matrix(measured: xr.Dataset, row: int) -> Panel:
+    """M in the coordinates of the inputs, whose covariance is diagonal: what is learned lights up on its diagonal."""
+    grids, values = measured["matrix"].values, measured["eigenvalue"].values
+    scaled = grids[row] * np.sqrt(np.outer(values, values))
+    ends = np.abs(grids[-1] * np.sqrt(np.outer(values, values))).max()
+    names = [f"{value:.2g}" for value in values]
+    top = float(max(ends, 1e-9))
+    data = [draw.heat(scaled[::-1], names, names[::-1], zmin=-top, zmax=top, colorscale="RdBu", xgap=2, ygap=2,
+                      hovertemplate="%{y}, %{x}: %{z:.3g}<extra></extra>")]  # fmt: skip
+    lit = ", ".join(f"{value:.2f}" for value in np.diag(scaled))
+    when = float(measured["time"][row])
+    words = f"The matrix M of the attention layer at gradient time {when:.4g}: its diagonal is {lit}."
+    flat = {"type": "category", "showgrid": False}
+    layout = draw.layout("λ of the query's direction", "λ of the inputs' direction", x=flat, y=flat)
+    return Panel("The layer's matrix √λ M √λ at this instant", words, data, layout, waits=True)
 
 
 def _loss(measured: xr.Dataset, predicted: xr.Dataset, shapes: list[draw.Json]) -> Panel:
     data = [
-        draw.line(predicted["time"], predicted["loss"], "alternating flows", theory=True),
         draw.line(measured["time"], measured["loss"], "gradient flow", draw.colour(0)),
+        draw.line(predicted["time"], predicted["loss"], "alternating flows", theory=True),
     ]
     first, last = float(measured["loss"][0]), float(measured["loss"][-1])
     words = f"Loss over gradient time: the flow, solid, falls from {first:.3g} to {last:.3g}; the prediction is dashed."
@@ -119,32 +140,42 @@ def _directions(measured: xr.Dataset, shapes: list[draw.Json]) -> Panel:
     data = [draw.line(measured["time"], rows[:, i], f"λ = {values[i]:.2g}", draw.colour(i)) for i in range(len(values))]
     ends = ", ".join(f"{row:.2f}" for row in rows[-1])
     words = f"How far each direction of the inputs is learned, over gradient time; they end at {ends}."
-    layout = draw.layout("gradient time", "λ uᵀMu, 1 is learned for long prompts", shapes=shapes)
+    layout = draw.layout("gradient time", "share learned, λ uᵀMu", shapes=shapes)
     return Panel("Directions, from the largest variance down", words, data, layout)
 
 
 def _heads(measured: xr.Dataset, shapes: list[draw.Json]) -> Panel:
     rows = measured["head_norm"].values
-    data = [draw.line(measured["time"], rows[:, i], "", draw.colour(i)) for i in range(rows.shape[1])]
-    awake = int((rows[-1] > 0.1 * rows.max()).sum())
-    words = f"The part of each of {rows.shape[1]} heads over gradient time; {awake} of them are awake at the end."
+    awake = [int(i) for i in np.argsort(-rows.sum(axis=0)) if rows[-1, i] > 0.1 * rows.max()]
+    asleep = [i for i in range(rows.shape[1]) if i not in awake]
+    data = (
+        [draw.lines(measured["time"], rows[:, asleep].T, "asleep", draw.FAINT, line={"width": 1.4}, legendrank=99)]
+        if asleep
+        else []
+    )
+    data += [
+        draw.line(measured["time"], rows[:, i], f"head {i + 1}", draw.colour(place), legendrank=place)
+        for place, i in reversed(list(enumerate(awake)))
+    ]
+    words = f"The part of each of {rows.shape[1]} heads over gradient time; {len(awake)} of them are awake at the end."
     layout = draw.layout("gradient time", "norm of the head's part of M", shapes=shapes)
     return Panel("Heads", words, data, layout)
 
 
-def _answers(view: InContext, measured: xr.Dataset) -> Panel:
+def _answers(view: InContext, measured: xr.Dataset, row: int) -> Panel:
     _, task = _pieces(*_key(view)[:-1])
     drawn = task.draw(PROMPTS, view.seed)
     beta = np.einsum("pn,pnd->pd", drawn.outputs, drawn.inputs) / view.prompt
-    told = np.einsum("pd,de,pe->p", beta, measured["matrix"].values[_row(view)], drawn.query)
+    told = np.einsum("pd,de,pe->p", beta, measured["matrix"].values[row], drawn.query)
     most = float(np.abs(drawn.answer).max())
     data = [
-        draw.line([-most, most], [-most, most], "right", theory=True),
+        draw.line([-most, most], [-most, most], "the right answer", theory=True),
         draw.dots(drawn.answer, told, "answers", draw.colour(0), marker={"size": 6}),
     ]
     error = float(np.mean((told - drawn.answer) ** 2))
+    layout = draw.layout("true answer", "the model's answer", y={"range": [-1.05 * most, 1.05 * most]})
     words = f"Answers to {PROMPTS} fresh prompts at the chosen instant against the true ones; mean square {error:.3g}."
-    return Panel("Prompts, answered at that instant", words, data, draw.layout("true answer", "the model's answer"))
+    return Panel("Prompts, answered at that instant", words, data, layout, waits=True)
 
 
 def say(view: InContext, results: Results) -> str:
@@ -158,15 +189,19 @@ def say(view: InContext, results: Results) -> str:
     told = "" if status.ok else f" The flow {status}."
     if not stages:
         return f"Nothing wakes in this setting.{told}"
-    error = np.abs(predicted["stage_time"].values[1:] / seen - 1).max()
+    met = lowest[-1] < (levels[1:] + levels[:-1]) / 2
+    if not met.any():
+        return f"None of the {stages} predicted directions is learned by the end of this run.{told}"
+    error = np.abs(predicted["stage_time"].values[1:] / seen - 1)[met].max()
+    learned = f"{stages} directions are" if met.all() else f"{met.sum()} of {stages} predicted directions are"
     return (
-        f"{stages} directions are learned, one after another; the drops come within {100 * error:.2g} % of their "
-        f"predicted times, read off {ROWS} instants. A smaller start sharpens the stairs.{told}"
+        f"{learned} learned, one after another; the drops come within {100 * error:.2g} % of their "
+        f"predicted times. A smaller start sharpens the stairs.{told}"
     )
 
 
 PAGE = Page(
     "incontext", "Learning in context", "Attention learns to regress in context, one direction of the inputs at a "
     "time. Losses and times of the steps are predicted before training; move the instant and see the prompts answered.",
-    InContext, check, compute, panels, say, code, moving="instant", steps=100,
+    InContext, check, compute, panels, say, code, moving="instant", marks=marks, short="In context",
 )  # fmt: skip

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import xarray as xr
 
 from saddles import linear
 from saddles.core.dispatch import predict, simulate
 from saddles.core.status import status_of
 from saddles.explorer import draw
 from saddles.explorer.page import Page, Panel, Results
-from saddles.explorer.view import RefusedError, View, choice, number
+from saddles.explorer.view import RefusedError, View, choice, clock, number
 from saddles.linear.experiments.scaling import network, rate
 from saddles.protocols import ArrayLike
 
@@ -42,6 +43,7 @@ class Linear(View):
     steps: int = number(192, "steps", 64, 2048, 64, "steps of gradient descent")
     seed: int = number(0, "seed", 0, 999, 1, "draws the matrix, the noise and the initial weights")
     scale: str = choice("log", "scale of singular values", {"log": "logarithmic", "linear": "linear"}, still=True)
+    instant: float = clock("share of the steps that have been taken")
 
 
 def check(view: Linear) -> None:
@@ -81,11 +83,11 @@ def _padded(model: "linear.TwoLayer", task: "linear.Denoising", seed: int) -> "l
 
 
 def compute(view: Linear, draft: bool = False) -> Results:
-    """Gradient descent, and the self-consistent theory of the same steps."""
+    """Gradient descent, and the self-consistent theory of the same steps; a draft is without the matrix at each."""
     task, model, method = _pieces(view)
     padded = _padded(model, task, view.seed)
     return {
-        "measured": simulate(padded, task, method, seed=view.seed, keep=()),
+        "measured": simulate(padded, task, method, seed=view.seed, keep=() if draft else ("matrix",)),
         "predicted": predict(padded, task, linear.SelfConsistent(method), seed=view.seed, keep=()),
     }
 
@@ -96,17 +98,55 @@ def code(view: Linear) -> str:
     return (
         "from saddles import linear, predict, simulate\n"
         f"task, model, method = linear.{task!r}, linear.{model!r}, linear.{method!r}\n"
-        f"measured, predicted = simulate(model, task, method, seed={view.seed}), "
+        f"measured, predicted = simulate(model, task, method, seed={view.seed}, keep=('matrix',)), "
         f"predict(model, task, linear.SelfConsistent(method), seed={view.seed})\n"
     )
 
 
 def panels(view: Linear, results: Results) -> list[Panel]:
-    """Singular values, and errors."""
-    return [_modes(view, results), _errors(results)]
+    """Singular values, errors, and the matrix itself beside the one it should find."""
+    measured = results["measured"]
+    row = round(view.instant * (measured.sizes["time"] - 1))
+    now = [draw.upright(float(measured["step"][row]))] if view.instant < 1 else []
+    curves = [_modes(view, results, now), _errors(results, now)]
+    return [*curves, _matrix(view, measured, row)] if "matrix" in measured else curves
 
 
-def _modes(view: Linear, results: Results) -> Panel:
+def _matrix(view: Linear, measured: xr.Dataset, row: int) -> Panel:
+    """A and the signal, rows and columns in the order of the signal's first singular vectors."""
+    signal = _task(view.dim, view.rank, view.noise, view.seed).target
+    left, _, right = np.linalg.svd(signal)
+    rows, columns = np.argsort(left[:, 0]), np.argsort(right[0])
+    here = measured["matrix"].values[row][np.ix_(rows, columns)]
+    size, gap = view.dim, max(2, view.dim // 12)
+    # Three standard deviations: a few entries beyond them would make the rest pale.
+    look = {
+        "zmin": -3 * float(signal.std()),
+        "zmax": 3 * float(signal.std()),
+        "colorscale": "RdBu",
+        "hoverinfo": "skip",
+    }
+    data = [
+        draw.heat(here, np.arange(size), np.arange(size), showscale=False, **look),
+        draw.heat(signal[np.ix_(rows, columns)], size + gap + np.arange(size), np.arange(size), **look),
+    ]
+    step, error = int(measured["step"][row]), float(measured["test_error"][row])
+    notes = [
+        {"text": words, "x": at, "y": 1.0, "xref": "x", "yref": "paper", "yanchor": "bottom", "showarrow": False}
+        for words, at in ((f"A at step {step}", size / 2), ("the signal, never seen", 1.5 * size + gap))
+    ]
+    words = (
+        f"The network's matrix A at step {step} as a picture, beside the signal of rank {view.rank} that it should "
+        f"find: their mean square difference is {error:.3g}."
+    )
+    bare = {"showticklabels": False, "ticks": "", "showgrid": False, "showline": False}
+    square = bare | {"scaleanchor": "x", "constrain": "domain"}
+    layout = draw.layout("column", "row", x=bare | {"constrain": "domain"}, y=square, annotations=notes,
+                         margin={"l": 30, "r": 14, "t": 26, "b": 30})  # fmt: skip
+    return Panel("The matrix at this instant", words, data, layout, wide=True, waits=True)
+
+
+def _modes(view: Linear, results: Results, now: list[draw.Json]) -> Panel:
     measured, predicted = results["measured"], results["predicted"]
     steps, ends = measured["step"].values, predicted["step"].values
     run, theory = measured["singular_value"].values, predicted["singular_value"].values
@@ -119,13 +159,13 @@ def _modes(view: Linear, results: Results) -> Panel:
         data.append(draw.line(steps, run[:, mode], "" if mode else words, draw.colour(mode), legendrank=1))
     data.append(draw.lines(ends, theory[:, : view.rank + 1].T, "self-consistent theory", theory=True, legendrank=3))
     threshold = float(measured["threshold"])
-    up = {"type": "log"} if view.scale == "log" else {"rangemode": "tozero"}
+    up = {"type": "log", "tickformat": "~g", "dtick": "D2"} if view.scale == "log" else {"rangemode": "tozero"}
     words = (
         f"Singular values of A over {view.steps} steps of gradient descent, solid, and of the self-consistent theory, "
         f"dashed; the {view.rank} largest end at {_list(run[-1, : view.rank])}; "
         f"the threshold σ²w is {threshold:.3g}."
     )
-    shapes = [draw.level(threshold, "σ²w")]
+    shapes = [draw.level(threshold, "σ²w"), *now]
     return Panel(
         "Singular values", words, data,
         draw.layout("step of gradient descent", "singular value of A", y=up, shapes=shapes),
@@ -136,7 +176,7 @@ def _list(values: ArrayLike) -> str:
     return ", ".join(f"{value:.3g}" for value in np.ravel(values))
 
 
-def _errors(results: Results) -> Panel:
+def _errors(results: Results, now: list[draw.Json]) -> Panel:
     measured, predicted = results["measured"], results["predicted"]
     data, words = [], []
     for name, shade in (("train_error", draw.colour(0)), ("test_error", draw.colour(3))):
@@ -151,7 +191,7 @@ def _errors(results: Results) -> Panel:
                           marker={"symbol": "circle-open", "size": 11, "line": {"width": 2}}))  # fmt: skip
     return Panel(
         "Errors", f"{'; '.join(words)}; the best test error comes at step {best:.0f}.", data,
-        draw.layout("step of gradient descent", "mean square error", y={"rangemode": "tozero"}),
+        draw.layout("step of gradient descent", "mean square error", y={"rangemode": "tozero"}, shapes=now),
     )  # fmt: skip
 
 
@@ -175,5 +215,6 @@ def say(view: Linear, results: Results) -> str:
 PAGE = Page(
     "linear", "Linear networks", "A two-layer linear network W₂W₁ learns a noisy matrix of low rank by gradient "
     "descent. Width and variance of its initial weights decide whether it learns lazily or mode by mode.",
-    Linear, check, compute, panels, say, code,
+    Linear, check, compute, panels, say, code, moving="instant",
+    hint="While a slider moves, the picture of the matrix waits until it rests.", click=("gamma_variance", "gamma_w"),
 )  # fmt: skip

@@ -10,8 +10,8 @@ from saddles import margin
 from saddles.core.dispatch import predict, simulate
 from saddles.core.status import status_of
 from saddles.explorer import draw
-from saddles.explorer.page import Page, Panel, Results
-from saddles.explorer.view import RefusedError, View, choice, number
+from saddles.explorer.page import Fit, Page, Panel, Results
+from saddles.explorer.view import RefusedError, View, choice, clock, number
 
 NORMS = ("l1", "nuclear", "frobenius")
 WORDS = {"l1": "ℓ1 (diagonal)", "nuclear": "nuclear", "frobenius": "Frobenius"}
@@ -33,7 +33,7 @@ class Margin(View):
     seed: int = number(0, "seed", 0, 999, 1, "draws tokens, queries, labels and the head")
     decades: float = number(3.0, "log₁₀ of the norm", 1.0, 5.0, 0.5, "the flow is followed until ‖W‖ is 10^this")
     scale: float = number(0.1, "initial scale", 0.001, 1.0, 0.001, "of K and Q")
-    instant: float = number(1.0, "instant", 0.0, 1.0, 0.01, "share of the saved instants that has passed", still=True)
+    instant: float = clock("share of the saved instants that has passed")
 
 
 def check(view: Margin) -> None:
@@ -117,16 +117,18 @@ def panels(view: Margin, results: Results) -> list[Panel]:
 def _tokens(task: "margin.Tokens", run: xr.Dataset, share: np.ndarray, now: int) -> Panel:
     data = []
     for i in range(len(task.X)):
+        # The optimal token last: the legend shows the first one's mark, the same for every sequence.
+        order = np.argsort(np.arange(task.shape[1]) == task.optimal[i], kind="stable")
         look = {
-            "size": (7 + 22 * np.sqrt(share[i])).tolist(),
-            "symbol": ["star" if token == task.optimal[i] else "circle" for token in range(task.shape[1])],
+            "size": (7 + 22 * np.sqrt(share[i, order])).tolist(),
+            "symbol": ["circle"] * (task.shape[1] - 1) + ["star"],
             "opacity": 0.85,
             "line": {"width": 0},
         }
         name = f"sequence {i + 1}"
         told = "attention %{customdata:.3f}<extra>" + name + "</extra>"
-        shown = {"customdata": share[i].tolist(), "hovertemplate": told}
-        data.append(draw.dots(task.X[i, :, 0], task.X[i, :, 1], name, draw.colour(i), marker=look, **shown))
+        shown = {"customdata": share[i, order].tolist(), "hovertemplate": told}
+        data.append(draw.dots(task.X[i, order, 0], task.X[i, order, 1], name, draw.colour(i), marker=look, **shown))
         target = task.z[i]
         dotted = {"width": 1.5, "dash": "dot"}
         data.append(draw.line([0, target[0]], [0, target[1]], "", draw.colour(i), line=dotted, hoverinfo="skip"))
@@ -153,8 +155,9 @@ def _shares(task: "margin.Tokens", run: xr.Dataset, shares: np.ndarray, now: int
     ends = ", ".join(f"{row[best]:.3f}" for row, best in zip(shares[-1], task.optimal, strict=True))
     words = f"Attention on the optimal token of each sequence as the weights grow; at the end {ends}."
     shapes = [draw.upright(size[now])]
+    x, y = {"type": "log", "dtick": 1}, {"range": [0, 1.03]}
     return Panel("Attention on the optimal token", words, data,
-                 draw.layout(GROWN, "attention", x={"type": "log"}, y={"range": [0, 1.03]}, shapes=shapes))  # fmt: skip
+                 draw.layout(GROWN, "attention", x=x, y=y, shapes=shapes))  # fmt: skip
 
 
 def _norms(view: Margin, results: Results, now: int) -> Panel:
@@ -175,9 +178,16 @@ def _norms(view: Margin, results: Results, now: int) -> Panel:
     tops = [float(np.nanmax(curve[size > 1])) for curve in curves.values() if np.isfinite(curve[size > 1]).any()]
     ceiling = min(3.0 * max(lows), 1.1 * max([*tops, 1.1 * max(lows)]))
     height = {"range": [0.8 * min(lows), ceiling]}
-    layout = draw.layout(GROWN, "norm at unit margin", x={"type": "log"}, y=height, shapes=[draw.upright(size[now])])
+    layout = draw.layout(
+        GROWN, "norm at unit margin", x={"type": "log", "dtick": 1}, y=height, shapes=[draw.upright(size[now])]
+    )
     told = f"Norms of W at unit margin: {'; '.join(words)}."
     return Panel("Norms at unit margin: run solid, least possible dashed", told, data, layout)
+
+
+def fit(view: Margin, results: Results) -> dict[str, Fit]:
+    """One matrix W starts at 0: it has no initial scale."""
+    return {"scale": None} if view.model == "joint" else {}
 
 
 def say(view: Margin, results: Results) -> str:
@@ -198,5 +208,5 @@ def say(view: Margin, results: Results) -> str:
 PAGE = Page(
     "margin", "Margin", "One attention layer on separable sequences: its weights grow without end, its direction "
     "converges. Which solution it finds depends on how W = KQᵀ is parametrised.",
-    Margin, check, compute, panels, say, code, moving="instant",
+    Margin, check, compute, panels, say, code, moving="instant", fit=fit,
 )  # fmt: skip

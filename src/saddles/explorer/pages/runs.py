@@ -9,6 +9,7 @@ from saddles.errors import SaddlesError
 from saddles.explorer.page import Fit, Page, Panel, Results
 from saddles.explorer.pages import recording_panels, trajectory_panels
 from saddles.explorer.pages.runs_view import Runs
+from saddles.explorer.run_details import details
 from saddles.explorer.run_folders import RunFolders
 from saddles.explorer.view import RefusedError
 
@@ -38,6 +39,15 @@ class OpenRuns:
     def names(self) -> dict[str, str]:
         """The runs there are, in words."""
         return {"": "—"} | {run.name: run.words for run in self.folders.list()}
+
+    def newest(self) -> dict[str, str]:
+        """The settings of the page that is opened without any: the run that changed last."""
+        known = self.folders.list()
+        return {"run": known[0].name} if known else {}
+
+    def details(self, view: Runs) -> str:
+        """What else is stored of the run, and all runs."""
+        return details(self.folders, view.run)
 
     def stamp(self, view: Runs) -> tuple[tuple[int, ...], ...]:
         """Something that changes when an open run does."""
@@ -97,7 +107,7 @@ def fit(view: Runs, results: Results) -> dict[str, Fit]:
     sides = [parts for parts in (_split(view, results, "run"), _split(view, results, "other")) if parts]
     heads = [parts["heads"] for parts in sides if "heads" in parts]
     others = [parts for parts in sides if "heads" not in parts]
-    fitted: dict[str, Fit] = {} if heads else dict.fromkeys(("measure", "product", "layer", "head"))
+    fitted: dict[str, Fit] = {} if heads else dict.fromkeys(("measure", "product", "layer", "head"), None)
     for name in ("layer", "head") if heads else ():
         fitted[name] = max(min(data.sizes[name] for data in heads) - 1, 0)
     several = any(axis in data.coords for data in heads for axis in recording_panels.RUNS)
@@ -124,5 +134,5 @@ def page(folders: RunFolders) -> Page[Runs]:
         "runs", "Runs", "Any trajectory on disk, and a training run while it is being recorded: ranks by layer and "
         "head, spectra over time, stages. Name folders on the command line: saddles explore runs/",
         Runs, check, runs.compute, panels, say, runs.code, moving="instant", fit=fit,
-        lists={"run": runs.names, "other": runs.names}, stamp=runs.stamp,
+        lists={"run": runs.names, "other": runs.names}, stamp=runs.stamp, opening=runs.newest, details=runs.details,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from saddles.explorer.view import View, choice, number, text
+from saddles.explorer.view import View, choice, clock, number, text
 
 MEASURES = {
     "stable_rank": "stable rank", "effective_rank": "effective rank", "energy_rank_90": "rank of 90 % of the energy",
@@ -16,7 +16,7 @@ class Runs(View):
 
     run: str = text("run")
     other: str = text("beside it")
-    instant: float = number(1.0, "instant", 0.0, 1.0, 0.01, "share of the saved instants that has passed", still=True)
+    instant: float = clock("share of the saved instants that has passed")
     variable: str = text("variable", "of a trajectory; empty is chosen for you", still=True)
     at: str = text("other axes", "positions along further axes, such as seed=1; 0 where nothing is said", still=True)
     measure: str = choice("stable_rank", "rank of the heads' change", MEASURES, still=True)

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
+from saddles.probe.lora.experts import as_matrices, places
 from saddles.probe.lora.inputs import Data
 from saddles.probe.lora.match import Match, Target
 from saddles.probe.lora.peft_files import PREFIX, write_adapter
-from saddles.probe.lora.plan import LoraPlan, ModuleRank
+from saddles.probe.lora.plan import LoraPlan, ModuleRank, root
 from saddles.probe.lora.planning import finite_norm
 from saddles.probe.lora.running import open_pair
-from saddles.probe.lora.truncation import Truncation
+from saddles.probe.lora.truncation import Factors, Truncation
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import misfit
 from saddles.runtime.files import refuse_existing
@@ -85,16 +86,18 @@ def lora_extract(
     if dtype not in TYPES:
         raise SaddlesError.must_be("dtype", f"one of {', '.join(TYPES)}", dtype)
     settings = plan.settings(target)
-    truncation = open_pair(base, tuned, data, plan.leading, device)
+    truncation = open_pair(base, tuned, data, plan.leading, device, any(row.embedding for row in plan.modules))
     pairs, early, late = truncation.pairs, truncation.early, truncation.late
     _check_plan(plan, {one.module: one for one in pairs.targets}, late, data is not None)
     tensors, errors = _factors(plan, truncation, settings, TYPES[dtype], None if target == "peft" else settings["r"])
     if target == "peft":
         tensors |= _whole(plan, pairs, late)
     place = early.config.get("_name_or_path") if early.model is not None else early.place
-    write_adapter(folder, tensors, {"base_model_name_or_path": place or None, **settings}, pairs.skeleton.model)
+    # PEFT cannot load what must be a parameter to it and is written as a module for others.
+    model = None if target != "peft" and any(row.by_parameter for row in plan.carried) else pairs.skeleton.model
+    write_adapter(folder, tensors, {"base_model_name_or_path": place or None, **settings}, model)
     count = sum(tensor.numel() for tensor in tensors.values())
-    return Extraction(folder, plan, errors, count, _dropped(plan, target), pairs.skeleton.model is not None)
+    return Extraction(folder, plan, errors, count, _dropped(plan, target), model is not None)
 
 
 def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights, weighted: bool) -> None:
@@ -117,30 +120,39 @@ def _factors(
     """Factors of all modules by their names in the file, and ‖ΔW − BA‖_F as stored, by module."""
     # Gflop of the Gram product and of four passes over ΔW (Lanczos, projection, error): only their ratios matter.
     work = {
-        row.module: 2e-9 * row.inputs * row.outputs * (min(row.inputs, row.outputs) + 4 * row.rank)
+        row.module: 2e-9
+        * max(row.experts, 1)
+        * row.inputs
+        * row.outputs
+        * (min(row.inputs, row.outputs) + 4 * row.rank)
         for row in plan.carried
     }
-    rows, tensors, errors = {row.module: row for row in plan.carried}, {}, {}
+    rows = {row.module: row for row in plan.carried if pad is None or not (row.experts or row.embedding)}
+    homes = places([m for m, row in rows.items() if row.experts], truncation.pairs.skeleton.shapes)
+    tensors, errors = {}, {}
     with bar("factors of ΔW, by module", sum(work.values())) as progress:
-        for one, change, *pair in truncation.factors({module: row.rank for module, row in rows.items()}):
-            left, right = (side.to(dtype) for side in pair)
-            errors[one.module] = misfit(change, left, right)
-            parts = _parts(one, left, right, pad or rows[one.module].rank)
+        for one, found in truncation.factors({module: row.rank for module, row in rows.items()}):
+            stored = [Factors(part.change, part.left.to(dtype), part.right.to(dtype)) for part in found]
+            errors[one.module] = root(misfit(part.change, part.left, part.right) for part in stored)
+            parts = _parts(one, stored, pad or rows[one.module].rank)
             if settings["lora_bias"]:  # PEFT wants one for every module or for none
                 bias = _bias(rows[one.module], one, truncation.early, truncation.late)
                 parts["lora_B.bias"] = bias.to(dtype)
-            tensors |= {f"{PREFIX}{one.module}.{name}": tensor for name, tensor in parts.items()}
+            home = homes.get(one.module, one.module)
+            tensors |= {f"{PREFIX}{home}.{name}": tensor for name, tensor in parts.items()}
             progress.advance(work[one.module])
     return tensors, {module: errors[module] for module in rows}
 
 
-def _parts(target: Target, left: Tensor, right: Tensor, rank: int) -> dict[str, Tensor]:
-    """lora_A (rank, in) and lora_B (out, rank) of one module, zeros up to the rank."""
-    inner, outer = (left.T, right.T) if target.conv1d else (right, left)
-    more = rank - len(inner)
-    inner = torch.nn.functional.pad(inner, (0, 0, 0, more))
-    outer = torch.nn.functional.pad(outer, (0, more))
-    return {"lora_A.weight": inner.contiguous(), "lora_B.weight": outer.contiguous()}
+def _parts(target: Target, found: list[Factors], rank: int) -> dict[str, Tensor]:
+    """lora_A (rank, in) and lora_B (out, rank) of one module, zeros up to the rank; of experts see `as_matrices`."""
+    pairs = [(one.left.T, one.right.T) if target.conv1d else (one.right, one.left) for one in found]
+    more = rank - len(pairs[0][0])
+    inners = [torch.nn.functional.pad(inner, (0, 0, 0, more)) for inner, _ in pairs]
+    outers = [torch.nn.functional.pad(outer, (0, more)) for _, outer in pairs]
+    inner, outer = as_matrices(inners, outers) if target.experts else (inners[0], outers[0])
+    names = ("lora_embedding_A", "lora_embedding_B") if target.embedding else ("lora_A.weight", "lora_B.weight")
+    return {names[0]: inner.contiguous(), names[1]: outer.contiguous()}
 
 
 def _bias(row: ModuleRank, target: Target, early: Weights, late: Weights) -> Tensor:
@@ -176,4 +188,6 @@ def _dropped(plan: LoraPlan, target: str) -> tuple[str, ...]:
         return ()
     biases = sum(1 for row in plan.carried if row.bias)
     lost = [f"{biases} biases"] if biases else []
+    lost += [f"{row.module} (fused experts)" for row in plan.carried if row.experts]
+    lost += [f"{row.module} (an embedding)" for row in plan.carried if row.embedding]
     return (*lost, *(f"{one.name} ({one.parameters:,} parameters)" for one in plan.saved))

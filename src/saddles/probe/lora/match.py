@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from saddles.errors import SaddlesError
+from saddles.probe.lora.experts import KINDS, taken_by_peft
 from saddles.probe.lora.skeleton import Skeleton, skeleton_of
 from saddles.probe.weights.checkpoints import FLOATS, Weights
 
 HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
 """Modules that PEFT saves whole for a task, and expects in the file."""
+EMBEDDING = "an embedding"
+"""Why an embedding is no target."""
 CANDIDATES = 8
 """Names of one ending, and changes of prefix, that are tried: keeps the work linear in the number of tensors."""
 _LAYER = re.compile(r"\.\d+\.")
@@ -39,7 +42,12 @@ class Target:
     Attributes:
         module: its name in the model.
         weight: its matrix; `conv1d` says that it is stored as (in, out).
+        shape: of the matrix, as stored.
         bias: its bias, where it has one.
+        experts: how many matrices of that shape one parameter holds; 0: it is a module with one matrix. The name is
+            then the parameter's.
+        by_parameter: PEFT must be given its weight as a parameter, see `taken_by_peft`.
+        embedding: its input is the number of a row, so that `conv1d` holds.
     """
 
     module: str
@@ -47,6 +55,9 @@ class Target:
     conv1d: bool
     shape: tuple[int, int]
     bias: Names | None = None
+    experts: int = 0
+    by_parameter: bool = False
+    embedding: bool = False
 
     @property
     def inputs(self) -> int:
@@ -99,10 +110,14 @@ class Match:
         return found
 
 
-def match(base: Weights, tuned: Weights) -> Match:
-    """Pair the tensors of two models; models of different shapes are refused."""
-    skeleton = skeleton_of(base, tuned)
-    homes = [_canonical(weights, skeleton) for weights in (base, tuned)]
+def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None, embeddings: bool = False) -> Match:
+    """Pair the tensors of two models; models of different shapes are refused.
+
+    Args:
+        embeddings: they are targets too, and so is a linear module that is tied to one.
+    """
+    skeleton = skeleton or skeleton_of(base, tuned)
+    homes = [canonical(weights, skeleton) for weights in (base, tuned)]
     every = [
         Names(name, homes[0].get(name), homes[1].get(name)) for name in sorted({*homes[0], *homes[1]}, key=_natural)
     ]
@@ -113,19 +128,35 @@ def match(base: Weights, tuned: Weights) -> Match:
     fresh = _fresh(every, skeleton)
     brought = frozenset(fresh)
     targets, others = [], []
+    taken = taken_by_peft(skeleton.model)
     for names in every:
         if _within(names.model, brought):
             continue
         reason, conv1d = _reason(names, base, tuned, skeleton)
+        looked_up = embeddings and reason == EMBEDDING
+        if looked_up:
+            reason, conv1d = None, True
         if reason is not None:
             others.append((names, reason))
             continue
         module = names.model.removesuffix(".weight")
         assert names.tuned is not None
-        first, second = tuned.shapes[names.tuned]
+        *count, first, second = tuned.shapes[names.tuned]
         bias = by_name.get(f"{module}.bias")
         bias = bias if bias and bias.base and bias.model not in skeleton.tied else None
-        targets.append(Target(module, names, conv1d, (first, second), bias))
+        targets.append(
+            Target(
+                module,
+                names,
+                conv1d,
+                (first, second),
+                bias,
+                sum(count),
+                not count and module.endswith(taken),
+                looked_up,
+            )
+        )
+    targets += _tied(targets, skeleton)
     carried = {target.bias.model for target in targets if target.bias}
     others = [(names, reason) for names, reason in others if names.model not in carried]
     if not targets:
@@ -133,6 +164,17 @@ def match(base: Weights, tuned: Weights) -> Match:
             f"{base.place} and {tuned.place} share no linear module. Give a base and a model that was tuned from it."
         )
     return Match(tuple(targets), tuple(others), fresh, dropped, skeleton, by_name)
+
+
+def _tied(targets: list[Target], skeleton: Skeleton) -> list[Target]:
+    """Linear modules that share the matrix of an adapted embedding: PEFT gives them factors of their own."""
+    homes = {target.weight.model: target for target in targets if target.embedding}
+    modules = {name.removesuffix(".weight"): homes[home] for name, home in skeleton.tied.items() if home in homes}
+    return [
+        Target(module, one.weight, False, one.shape)
+        for module, one in modules.items()
+        if skeleton.kinds.get(module) == "linear"
+    ]
 
 
 def _fresh(every: list[Names], skeleton: Skeleton) -> tuple[str, ...]:
@@ -166,15 +208,16 @@ def _reason(names: Names, base: Weights, tuned: Weights, skeleton: Skeleton) -> 
         return f"shape {base.shapes[names.base]} became {shape} (another vocabulary?)", False
     module, _, last = names.model.rpartition(".")
     kind = skeleton.kinds.get(module, "")
-    if last == "weight" and kind in ("linear", "conv1d") and len(shape) == 2:
+    fused = kind in KINDS and len(shape) == 3 and not skeleton.guessed
+    if fused or (last == "weight" and kind in ("linear", "conv1d") and len(shape) == 2):
         for weights, name in ((base, names.base), (tuned, names.tuned)):
             if weights.types[name] not in FLOATS:
                 raise SaddlesError(
                     f"{name} of {weights.place} must be stored as floating-point numbers; it is {weights.types[name]}. "
                     "Give the models before quantisation."
                 )
-        return None, kind == "conv1d"
-    words = {"embedding": "an embedding", "norm": "a normalisation", "attention": "inside torch's MultiheadAttention"}
+        return None, KINDS[kind] if fused else kind == "conv1d"
+    words = {"embedding": EMBEDDING, "norm": "a normalisation", "attention": "inside torch's MultiheadAttention"}
     if last == "bias" and kind in ("linear", "conv1d"):
         return "a bias of a module that is not carried", False
     if not skeleton.guessed and names.model not in skeleton.shapes:
@@ -195,7 +238,7 @@ def _check_shapes(base: Weights, tuned: Weights, every: list[Names]) -> None:
             )
 
 
-def _canonical(weights: Weights, skeleton: Skeleton) -> dict[str, str]:
+def canonical(weights: Weights, skeleton: Skeleton) -> dict[str, str]:
     """Name in the model -> name in the file."""
     names = {name: name if name in skeleton.shapes else skeleton.run_name(name) for name in weights.shapes}
     lost = {stored: run for stored, run in names.items() if run not in skeleton.shapes}

@@ -46,6 +46,9 @@ class ModuleRank:
         bias: ‖Δbias‖, carried exactly where the rank is not 0.
         floor: the largest singular value that rounding of the stored weights gives.
         above, missed: norms of the part of ΔW above the floor, and of what the rank leaves out of it.
+        experts: how many matrices of this shape a fused parameter holds, each of that rank; 0: a module with one.
+        by_parameter: PEFT must be given its weight as a parameter.
+        embedding: it is an `nn.Embedding`.
     """
 
     module: str
@@ -61,6 +64,19 @@ class ModuleRank:
     floor: float = 0.0
     above: float = 0.0
     missed: float = 0.0
+    experts: int = 0
+    by_parameter: bool = False
+    embedding: bool = False
+
+    @property
+    def shape(self) -> str:
+        """Outputs × inputs, and before them the experts."""
+        return (f"{self.experts}×" if self.experts else "") + f"{self.outputs}×{self.inputs}"
+
+    @property
+    def cost(self) -> int:
+        """Parameters of one rank."""
+        return max(self.experts, 1) * (self.inputs + self.outputs)
 
     @property
     def energy(self) -> float:
@@ -148,7 +164,7 @@ class LoraPlan:
     @property
     def parameters(self) -> int:
         """Parameters of the adapter, biases included, without what is saved whole."""
-        return sum(r.rank * (r.inputs + r.outputs) + (r.outputs if self.lora_bias else 0) for r in self.carried)
+        return sum(r.rank * r.cost + (r.outputs if self.lora_bias else 0) for r in self.carried)
 
     @property
     def saved_parameters(self) -> int:
@@ -219,9 +235,9 @@ class LoraPlan:
         import pandas as pd
 
         rows = [
-            {"module": r.module, "shape": f"{r.outputs}×{r.inputs}", "rank": r.rank, "energy": r.energy,
+            {"module": r.module, "shape": r.shape, "rank": r.rank, "energy": r.energy,
              "energy_above": r.energy_above, "norm": r.norm, "error": r.error, "largest": r.largest, "next": r.next,
-             "floor": r.floor, "parameters": r.rank * (r.inputs + r.outputs)}
+             "floor": r.floor, "parameters": r.rank * r.cost}
             for r in self.modules
         ]  # fmt: skip
         norm, error = root([r.norm for r in self.modules]), root([r.error for r in self.modules])
@@ -245,10 +261,16 @@ class LoraPlan:
         if not self.carried:
             hint = "Raise the budget" if "budget" in self.asked else "Nothing of the change is above rounding"
             raise SaddlesError(f"The plan ({self.asked}) gives every module rank 0. {hint}.")
-        largest = max(row.rank for row in self.carried)
-        # PEFT puts (.*\.)? before a pattern and $ behind it; the anchor keeps it from matching longer names.
-        other = {f"^{re.escape(row.module)}": row.rank for row in self.carried if row.rank != largest}
         own = target == "peft"
+        carried = [row for row in self.carried if own or not (row.experts or row.embedding)]
+        if not carried:
+            raise SaddlesError(f"Only experts or embeddings changed, whose adapters {target} does not load.")
+        largest = max(row.rank for row in carried)
+        # PEFT puts (.*\.)? before a pattern and $ behind it; the anchor keeps it from matching longer names.
+        parameters = {row.module: f"{row.module}.weight" for row in carried if own and row.by_parameter}
+        parameters |= {row.module: row.module for row in carried if row.experts}
+        names = {row.module: parameters.get(row.module, row.module) for row in carried}
+        other = {f"^{re.escape(names[row.module])}": row.rank for row in carried if row.rank != largest}
         heads = HEADS.get(self.task or "", ())  # PEFT adds these by itself
         whole = [one.name for one in self.saved if not one.bias and one.name not in heads]
         return {
@@ -256,8 +278,9 @@ class LoraPlan:
             "lora_alpha": largest,
             "rank_pattern": other if own else {},
             "alpha_pattern": dict(other) if own else {},
-            "target_modules": [row.module for row in self.carried],
-            "fan_in_fan_out": any(row.conv1d for row in self.carried),
+            "target_modules": [row.module for row in carried if row.module not in parameters],
+            "target_parameters": list(parameters.values()) or None,
+            "fan_in_fan_out": any(row.conv1d and not (row.experts or row.embedding) for row in carried),
             "lora_bias": own and self.lora_bias,
             "bias": "all" if own and self.saves_biases else "none",
             "modules_to_save": whole if own and whole else None,

@@ -32,6 +32,7 @@ def lora_plan(
     data: Data | None = None,
     leading: int | None = None,
     device: str = "cpu",
+    embeddings: bool = False,
 ) -> LoraPlan:
     """Plan the ranks of an adapter that turns `base` into `tuned`.
 
@@ -53,23 +54,21 @@ def lora_plan(
         data: a text file, token ids (block, token), or a function that runs a model on data: changes are weighted by
             what enters each module of the tuned model there, so that ranks and factors minimise ‖(ΔW − BA)C^½‖, the
             expected error of the modules' outputs. Shares of energy are then shares of ‖ΔW C^½‖².
-        leading: compute this many singular values of each module and the energy of the rest, which is much faster
-            for large matrices; no module gets a higher rank.
+        leading: compute this many singular values of each module, no rank is higher, and the energy of the rest.
         device: where it is computed, for instance "cuda".
+        embeddings: give `nn.Embedding` factors too, and a head that is tied to one its own.
 
     Raises:
         SaddlesError: models of different shapes, nothing changed, quantised weights, damaged files.
     """
     rule = Rule(energy, energy_per_module, budget, max_rank, round_to)
-    _check(rule, loss, evaluate, data, leading)
-    truncation = open_pair(base, tuned, data, leading, device)
+    _check(rule, loss, evaluate, data, leading, embeddings)
+    truncation = open_pair(base, tuned, data, leading, device, embeddings)
     pairs, late = truncation.pairs, truncation.late
     change = _changed(truncation)
-    kept, _ = _saved(pairs, change.left, late) if save_modules else ((), ())
-    judge = None if evaluate is None else _Judgement(truncation, change.sized, kept, evaluate)
+    judge = None if evaluate is None else _Judgement(truncation, change, save_modules, evaluate)
     chosen = choose(change.sized, rule) if loss is None or judge is None else judge.within(loss)
-    if not chosen.with_biases:
-        change = _without_biases(change, pairs)
+    change = change if chosen.with_biases else _without_biases(change, pairs)
     kept, left = _saved(pairs, change.left, late) if save_modules else ((), change.left)
     plan = LoraPlan(
         str(rule) if loss is None else f"loss={loss:g}", truncation.early.place, late.place,
@@ -112,13 +111,22 @@ def _without_biases(change: _Change, pairs: Match) -> _Change:
     return _Change([replace(one, bias=0.0) for one in change.sized], change.left + lost)
 
 
-def _check(rule: Rule, loss: float | None, evaluate: Evaluation | None, data: Data | None, leading: int | None) -> None:
+def _check(
+    rule: Rule,
+    loss: float | None,
+    evaluate: Evaluation | None,
+    data: Data | None,
+    leading: int | None,
+    embeddings: bool,
+) -> None:
     """Refuse arguments that have no meaning or exclude each other."""
     rule.check()
+    if data is not None and leading is not None:
+        raise SaddlesError("`leading` and `data` exclude each other: weighted spectra are computed whole.")
+    if data is not None and embeddings:
+        raise SaddlesError("`data` and `embeddings` exclude each other: the input of an embedding is no vector.")
     if leading is not None and leading < 1:
         raise SaddlesError.must_be("leading", "at least 1", leading)
-    if leading is not None and data is not None:
-        raise SaddlesError("`leading` and `data` exclude each other: weighted spectra are computed whole.")
     if leading is not None and rule.energy == 1:
         raise SaddlesError("`energy=1` needs whole spectra. Leave `leading` out, or ask for less.")
     if loss is None:
@@ -134,10 +142,9 @@ def _check(rule: Rule, loss: float | None, evaluate: Evaluation | None, data: Da
 class _Judgement:
     """What `evaluate` says of adapters of one pair of models."""
 
-    def __init__(
-        self, truncation: Truncation, sized: list[Sized], saved: tuple[Saved, ...], evaluate: Evaluation
-    ) -> None:
+    def __init__(self, truncation: Truncation, change: _Change, save_modules: bool, evaluate: Evaluation) -> None:
         pairs, early, late = truncation.pairs, truncation.early, truncation.late
+        sized, (saved, _) = change.sized, _saved(pairs, change.left, late) if save_modules else ((), ())
         keep = {one.name for one in saved if one.bias}
         keep |= {name for one in saved if not one.bias for name in pairs.tensors_of(one.name)}
         if any(one.bias for one in saved):  # PEFT's bias="all" carries every bias
@@ -268,5 +275,6 @@ def _row(target: Target, rank: int, sized: Sized) -> ModuleRank:
         target.module, target.inputs, target.outputs, target.conv1d, rank,
         norm=sized.norm, error=sized.error(rank), largest=sized.largest, next=sized.next(rank), bias=sized.bias,
         floor=sized.floor, above=float(np.sqrt(squares.sum() + rest)),
-        missed=float(np.sqrt(squares[rank:].sum() + rest)),
+        missed=float(np.sqrt(squares[rank:].sum() + rest)), experts=target.experts,
+        by_parameter=target.by_parameter, embedding=target.embedding,
     )  # fmt: skip

@@ -50,7 +50,7 @@ class Judge:
                 if names.model not in keep and names.base is not None and names.model not in pairs.skeleton.tied:
                     self._set(names.model, early.read(names.base))
         most = {t.module: int((one.squares > 0).sum()) for t, one in zip(pairs.targets, sized, strict=True)}
-        self._factors = {target.module: pair for target, _, *pair in truncation.factors(most)}
+        self._factors = {target.module: found for target, found in truncation.factors(most)}
         self._late, self._keep = late, keep
 
     def _set(self, name: str, values: Tensor) -> None:
@@ -66,7 +66,8 @@ class Judge:
                 weight = self._early.read(target.weight.base).double()
                 parts = self._factors.get(target.module)
                 if parts is not None and rank:
-                    weight = weight + parts[0][:, :rank] @ parts[1][:rank]
+                    products = [one.left[:, :rank] @ one.right[:rank] for one in parts]
+                    weight = weight + (torch.stack(products) if target.experts else products[0])
                 self._set(target.weight.model, weight)
                 bias = target.bias
                 if bias is not None and bias.base and bias.tuned:

@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
+from saddles.probe.lora.experts import fused
 from saddles.probe.lora.inputs import Data, Inputs
 from saddles.probe.lora.match import match
+from saddles.probe.lora.on_base import open_model, same_base
+from saddles.probe.lora.skeleton import skeleton_of
 from saddles.probe.lora.truncation import Truncation, check_device
-from saddles.probe.weights.checkpoints import Source, Weights, open_weights
+from saddles.probe.weights.checkpoints import Source, Weights
 
 LENGTH, BLOCKS = 256, 32
 """Tokens in a block, and blocks of a text that are used."""
@@ -23,14 +26,25 @@ DATA_BLOCKS = 128
 
 
 def open_pair(
-    base: Source, tuned: Source, data: Data | None = None, leading: int | None = None, device: str = "cpu"
+    base: Source,
+    tuned: Source,
+    data: Data | None = None,
+    leading: int | None = None,
+    device: str = "cpu",
+    embeddings: bool = False,
 ) -> Truncation:
     """Open and match two models; the arguments are those of `lora_plan`."""
     check_device(device)
-    early, late = open_weights(base), open_weights(tuned)
-    pairs = match(early, late)
+    early = open_model(base)
+    late = open_model(tuned, early)
+    skeleton = skeleton_of(early, late)
+    early, late = fused(early, skeleton.model), fused(late, skeleton.model)
+    pairs = match(early, late, skeleton, embeddings)
+    experts = [target.module for target in pairs.targets if target.experts]
+    if data is not None and experts:
+        raise SaddlesError(f"`data` cannot see what enters single experts of {experts[0]}. Leave it out.")
     inputs = None if data is None else inputs_of(data, late, (early.place, late.place), device)
-    return Truncation(pairs, early, late, inputs, leading, device)
+    return Truncation(pairs, early, late, inputs, leading, device, same_base(early, late))
 
 
 def model_of(weights: Weights) -> torch.nn.Module:
@@ -43,7 +57,7 @@ def model_of(weights: Weights) -> torch.nn.Module:
     kind = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
     if kind is None or not Path(weights.place).is_dir():
         raise SaddlesError(
-            f"{weights.place} must be a Hugging Face folder with a config.json to be evaluated, or give live models."
+            f"{weights.place} must be a Hugging Face folder with a config.json to run on a text. Or give live models."
         )
     loader: Any = kind
     return loader.from_pretrained(weights.place, local_files_only=True, dtype=torch.float32).eval()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
+from saddles.probe.lora.experts import fused, kind_of
 from saddles.probe.weights.checkpoints import Weights
 
 _EMBEDDING = re.compile(r"embed|wte|wpe|position|token_type|relative_attention_bias", re.I)
@@ -39,7 +40,7 @@ class Skeleton:
     """What is known about the model besides its weights.
 
     Attributes:
-        kinds: module -> linear, conv1d, embedding, norm, attention or other.
+        kinds: module -> linear, conv1d, embedding, norm, attention, experts or other.
         shapes: all its tensors.
         tied: name of a tensor -> the name under which it is stored.
         task: PEFT's task type.
@@ -67,7 +68,7 @@ def skeleton_of(base: Weights, tuned: Weights) -> Skeleton:
         if weights.model is not None:
             return _of_model(_without_memory(weights.model))
         model = empty_model(weights.config, len(weights.shapes))
-        if model is not None and _fits(model, tuned):
+        if model is not None and _fits(model, fused(tuned, model)):
             return _of_model(model)
     return _guess(tuned)
 
@@ -201,6 +202,9 @@ def _renaming(model: torch.nn.Module) -> Callable[[str], str]:
 
 
 def _kind(module: torch.nn.Module) -> str:
+    fused_experts = kind_of(module)
+    if fused_experts is not None:
+        return fused_experts
     if isinstance(module, torch.nn.MultiheadAttention):
         return "attention"
     if type(module).__name__ == "Conv1D":

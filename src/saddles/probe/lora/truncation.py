@@ -11,6 +11,7 @@ approximation of that rank is closer by at most the energy outside Q (Ky Fan).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -39,6 +40,15 @@ SPARE = 32
 
 
 @dataclass(frozen=True, eq=False)
+class Factors:
+    """ΔW, and L (rows, rank) and R (rank, columns) as ΔW is stored."""
+
+    change: WeightChange
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Truncation:
     """Spectra and factors of all changes of a pair of models.
 
@@ -46,6 +56,7 @@ class Truncation:
         inputs: weigh each ΔW with the second moment of its inputs.
         leading: compute so many singular values of each module, and the energy of the others.
         device: where it is computed.
+        exact: the difference has no rounding, because both models share the numbers of a base.
     """
 
     pairs: Match
@@ -54,11 +65,21 @@ class Truncation:
     inputs: Inputs | None = None
     leading: int | None = None
     device: str = "cpu"
+    exact: bool = False
 
-    def change(self, target: Target) -> WeightChange:
-        """ΔW of a target, as it is stored."""
-        assert target.weight.tuned is not None
-        return weight_change(target.weight.tuned, self.late, self.early, target.weight.base, device=self.device)
+    def changes(self, target: Target) -> list[WeightChange]:
+        """ΔW of a target as it is stored, or of each of its experts."""
+        late, early = target.weight.tuned, target.weight.base
+        assert late is not None
+        if not target.experts:
+            return [weight_change(late, self.late, self.early, early, device=self.device)]
+        return [
+            WeightChange(
+                target.module, target.shape,
+                partial(_of_expert, self.late, late, k), partial(_of_expert, self.early, early or late, k), self.device,
+            )
+            for k in range(target.experts)
+        ]  # fmt: skip
 
     def sizes(self) -> list[Sized]:
         """Singular values by module, in the order of the targets."""
@@ -67,7 +88,8 @@ class Truncation:
         with bar("singular values of ΔW, by module", sum(effort(one.shape) for one in targets.values())) as progress:
             if self.inputs is None:
                 for module, target in targets.items():
-                    found[module] = self._leading(target) if self.leading else self._whole(target)
+                    one = self._leading if self.leading else self._whole
+                    found[module] = _together(target, [one(change) for change in self.changes(target)])
                     progress.advance(effort(target.shape))
             else:
                 for module, moment in self.inputs.moments(list(targets)):
@@ -75,41 +97,55 @@ class Truncation:
                     progress.advance(effort(targets[module].shape))
         return [found[module] for module in targets]
 
-    def factors(self, ranks: Mapping[str, int]) -> Iterator[tuple[Target, WeightChange, Tensor, Tensor]]:
-        """For each module with a rank: it, ΔW, L (rows, rank) and R (rank, columns) as ΔW is stored, on the CPU."""
+    def factors(self, ranks: Mapping[str, int]) -> Iterator[tuple[Target, list[Factors]]]:
+        """For each module with a rank: it and its factors, of each expert where it has several."""
         targets = {t.module: t for t in self.pairs.targets if ranks.get(t.module)}
         moments = ((module, None) for module in targets) if self.inputs is None else self.inputs.moments(list(targets))
         for module, moment in moments:
-            target, rank = targets[module], ranks[module]
-            change = self.change(target)
-            if moment is not None:
-                turned = target.conv1d
-                left, right = weighted_factors(_dense(change, turned), moment, rank)
-                pair = (right.T, left.T) if turned else (left, right)
-            elif self.leading:
-                pair = leading_split(_dense(change), self.leading).cut(rank)
-            else:
-                pair = factors(change, rank)
-            yield target, change, pair[0].cpu(), pair[1].cpu()
+            target, found = targets[module], []
+            for change in self.changes(target):
+                left, right = self._pair(target, change, moment, ranks[module])
+                found.append(Factors(change, left.cpu(), right.cpu()))
+            yield target, found
 
-    def _whole(self, target: Target) -> Sized:
-        one = spectrum_of(self.change(target), rounding=True)
-        return Sized(one.values, one.rounding, target.inputs, target.outputs)
+    def _pair(self, target: Target, change: WeightChange, moment: Tensor | None, rank: int) -> tuple[Tensor, Tensor]:
+        if moment is not None:
+            turned = target.conv1d
+            left, right = weighted_factors(_dense(change, turned), moment, rank)
+            return (right.T, left.T) if turned else (left, right)
+        if self.leading:
+            return leading_split(_dense(change), self.leading).cut(rank)
+        return factors(change, rank)
 
-    def _leading(self, target: Target) -> Sized:
+    def _whole(self, change: WeightChange) -> Sized:
+        one = spectrum_of(change, rounding=not self.exact)
+        return Sized(one.values, one.rounding, 0, 0)
+
+    def _leading(self, change: WeightChange) -> Sized:
         assert self.leading is not None
-        change = self.change(target)
         split = leading_split(_dense(change), self.leading)
-        return Sized(split.values, rounding_floor(change), target.inputs, target.outputs, rest=split.rest)
+        floor = 0.0 if self.exact else rounding_floor(change)
+        return Sized(split.values, floor, 0, 0, rest=split.rest)
 
     def _weighted(self, target: Target, moment: Tensor) -> Sized:
-        change = self.change(target)
-        plain = self._whole(target)
+        (change,) = self.changes(target)
+        plain = self._whole(change)
         values, kept = weighted_values(_dense(change, target.conv1d), moment)
-        facts = Weighed(
-            kept, plain.norm, float(plain.values[0]), min(int(np.count_nonzero(plain.squares)), len(values))
-        )
+        count = min(int(np.count_nonzero(plain.squares)), len(values))
+        facts = Weighed(kept, plain.norm, float(plain.values[0]), count)
         return Sized(values, plain.floor, target.inputs, target.outputs, weighed=facts)
+
+
+def _of_expert(weights: Weights, name: str, expert: int, rows: slice) -> Tensor:
+    return weights.read(name, slice(expert, expert + 1))[0][rows]
+
+
+def _together(target: Target, parts: list[Sized]) -> Sized:
+    """One module; of experts, which share a rank, the k-th value is the root of the sum of their k-th squares."""
+    values = np.sqrt(np.sum([part.values**2 for part in parts], axis=0))
+    floor = float(np.linalg.norm([part.floor for part in parts]))
+    count, rest = max(target.experts, 1), sum(part.rest for part in parts)
+    return Sized(values, floor, count * target.inputs, count * target.outputs, rest=rest)
 
 
 def check_device(name: str) -> None:
