@@ -1,6 +1,6 @@
-"""Loss against parameters for every rule that picks LoRA ranks, on three fine-tunes made here, and 7B shapes.
+"""Loss against parameters for every rule that picks LoRA ranks, on three fine-tunes made here.
 
-    python -m benchmarks.lora_tunes TEXTS OUT.json [--device cuda] [--small]
+    python -m benchmarks.lora_tunes TEXTS OUT.json [--device cuda] [--small] [--prepare]
 
 TEXTS is a folder that `--prepare` makes: enwik8, Shakespeare, and Python sources of eight packages, in bytes. A GPT-2
 of bytes is trained on enwik8, then tuned to Shakespeare, to Python, and to telling the eight packages apart. In every
@@ -17,39 +17,25 @@ import importlib.util
 import json
 import lzma
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
+from saddles.figures.style import COLOURS, GREY, INK, look, sheet
 from saddles.probe.lora.adapter import lora_extract
 from saddles.probe.lora.budget import allocate
-from saddles.probe.lora.match import Names, Target
 from saddles.probe.lora.planning import lora_plan
 from saddles.probe.lora.ranks import Sized
-from saddles.probe.lora.reshape import lora_compress
 from saddles.probe.lora.running import open_pair
 from saddles.probe.lora.truncation import Truncation
-from saddles.probe.weights.checkpoints import Weights
-from saddles.probe.weights.weight_change import spectrum_of
 
 PACKAGES = ("numpy", "scipy", "jax", "torch", "matplotlib", "pandas", "transformers", "networkx")
-LENGTH = 256
 RANKS = (1, 2, 4, 8, 16, 32, 64)
-LAYERS, WIDTH = 32, 4096
-SHAPES = {
-    **{f"{layer}.{name}": (WIDTH, WIDTH) for layer in range(LAYERS) for name in "qkvo"},
-    **{f"{layer}.{name}": (11008, WIDTH) for layer in range(LAYERS) for name in ("gate", "up")},
-    **{f"{layer}.down": (WIDTH, 11008) for layer in range(LAYERS)},
-    "lm_head": (32000, WIDTH),
-}
-"""The matrices of Llama 7B."""
 
 
 def prepare(folder: Path) -> None:
@@ -77,8 +63,8 @@ def prepare(folder: Path) -> None:
 class Texts:
     """Bytes of the texts, the last tenth of each held out."""
 
-    def __init__(self, folder: Path, device: str) -> None:
-        self.device = device
+    def __init__(self, folder: Path, device: str, length: int) -> None:
+        self.device, self.length = device, length
         read = {p.stem: np.frombuffer(p.read_bytes(), dtype=np.uint8).copy() for p in sorted(folder.glob("*.bin"))}
         self.packages = [read[f"package-{name}"] for name in PACKAGES]
         # Blocks of all packages take turns, so that each of them is in what is held out.
@@ -91,8 +77,8 @@ class Texts:
         text = self.read[name]
         edge = int(0.9 * len(text))
         low, high = (edge, len(text)) if held else (0, edge)
-        starts = draw.integers(low, high - LENGTH, size)
-        return torch.from_numpy(np.stack([text[s : s + LENGTH] for s in starts])).long().to(self.device)
+        starts = draw.integers(low, high - self.length, size)
+        return torch.from_numpy(np.stack([text[s : s + self.length] for s in starts])).long().to(self.device)
 
     def labelled(self, size: int, draw: np.random.Generator, held: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Blocks of sources, and the package that each is from."""
@@ -101,8 +87,8 @@ class Texts:
         for label in labels:
             text = self.packages[label]
             edge = int(0.9 * len(text))
-            start = draw.integers(*((edge, len(text) - LENGTH) if held else (0, edge - LENGTH)))
-            rows.append(text[start : start + LENGTH])
+            start = draw.integers(*((edge, len(text) - self.length) if held else (0, edge - self.length)))
+            rows.append(text[start : start + self.length])
         return torch.from_numpy(np.stack(rows)).long().to(self.device), torch.from_numpy(labels).to(self.device)
 
 
@@ -244,30 +230,30 @@ def equality(base: Any, tuned: Any, tokens: torch.Tensor) -> float:
             return float((adapted(tokens.cpu()).logits - tuned(tokens.cpu()).logits).abs().max())
 
 
-def tunes(texts: Texts, device: str, small: bool) -> dict[str, Any]:
+def tunes(texts: Texts, device: str, small: bool, out: Path) -> dict[str, Any]:
     """Train the base and the three fine-tunes, and compare."""
     from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel
 
     torch.manual_seed(0)
     draw = np.random.default_rng(0)
     sizes: dict[str, Any] = (
-        {"n_layer": 6, "n_head": 6, "n_embd": 384} if not small else {"n_layer": 2, "n_head": 2, "n_embd": 64}
+        {"n_layer": 6, "n_head": 6, "n_embd": 384} if not small else {"n_layer": 3, "n_head": 4, "n_embd": 96}
     )
     config = GPT2Config(
-        vocab_size=257, n_positions=LENGTH, bos_token_id=256, eos_token_id=256, pad_token_id=256,
+        vocab_size=257, n_positions=texts.length, bos_token_id=256, eos_token_id=256, pad_token_id=256,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, num_labels=len(PACKAGES), **sizes,
     )  # fmt: skip
-    batch, steps, tuning = (64, 4000, 800) if not small else (8, 60, 30)
+    batch, steps, tuning, rates = (64, 4000, 800, (1e-3, 3e-4)) if not small else (8, 500, 200, (3e-3, 1e-3))
     base = GPT2LMHeadModel(config).to(device)
     began = time.perf_counter()
     found: dict[str, Any] = {
-        "settings": {"base_steps": steps, "tune_steps": tuning, "batch": batch, "length": LENGTH, **sizes},
+        "settings": {"base_steps": steps, "tune_steps": tuning, "batch": batch, "length": texts.length, **sizes},
         "base_parameters": sum(p.numel() for p in base.parameters()),
-        "base_loss": train(base, lambda: (texts.batch("text", batch, draw), None), steps, 1e-3, device),
+        "base_loss": train(base, lambda: (texts.batch("text", batch, draw), None), steps, rates[0], device),
     }  # fmt: skip
     found["base_seconds"] = time.perf_counter() - began
     fixed = np.random.default_rng(1)
-    blocks = 128 if not small else 8
+    blocks = 128 if not small else 64
     for name in ("shakespeare", "python", "packages"):
         began = time.perf_counter()
         if name == "packages":
@@ -284,7 +270,7 @@ def tunes(texts: Texts, device: str, small: bool) -> dict[str, Any]:
         def batches(name: str = name) -> tuple[torch.Tensor, torch.Tensor | None]:
             return texts.labelled(batch, draw) if name == "packages" else (texts.batch(name, batch, draw), None)
 
-        last = train(tuned, batches, tuning, 3e-4, device)
+        last = train(tuned, batches, tuning, rates[1], device)
 
         def value(model: Any, held: torch.Tensor = held, labels: torch.Tensor | None = labels) -> float:
             with torch.no_grad():
@@ -298,111 +284,32 @@ def tunes(texts: Texts, device: str, small: bool) -> dict[str, Any]:
         row |= {"untuned": value(start), "train_loss": last, "logits_apart": equality(start, tuned, held[:4])}
         found[name] = row | {"seconds": time.perf_counter() - began}
         print(name, {k: v for k, v in found[name].items() if k != "rows"}, flush=True)
+        out.write_text(json.dumps({"tunes": found}, indent=1))
     return found
 
 
-def seven_billion(device: str, leading: int, most: int | None) -> dict[str, Any]:
-    """All matrices of a 7B pair in bfloat16: leading factors of `most` of them, whole spectra of one of each shape."""
-    shapes = dict(list(SHAPES.items())[:most])
-    pools: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-    for shape in set(shapes.values()):
-        draw = torch.Generator(device).manual_seed(0)
-        start = 0.02 * torch.randn(shape, generator=draw, device=device)
-        left, right = (torch.randn(side, 256, generator=draw, device=device) / side**0.5 for side in shape)
-        falling = 1 / torch.arange(1, 257, device=device)
-        pools[shape] = ((start + 3 * (left * falling) @ right.T).bfloat16(), start.bfloat16())
-    early, late = (
-        Weights(
-            "shapes of 7B",
-            shapes,
-            dict.fromkeys(shapes, "bfloat16"),
-            lambda name, rows, k=k: pools[shapes[name]][k][rows],
-        )
-        for k in (1, 0)
-    )
-    targets = tuple(Target(name, Names(name, name, name), False, shape) for name, shape in shapes.items())
-    pairs: Any = SimpleNamespace(targets=targets)
-    truncation = Truncation(pairs, early, late, None, leading, device)
-
-    def spent(work: Callable[[], Any]) -> tuple[float, float, Any]:
-        if device != "cpu":
-            torch.cuda.synchronize()
-        began, used = time.perf_counter(), time.process_time()
-        result = work()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter() - began, time.process_time() - used, result
-
-    if device != "cpu":
-        spent(lambda: truncation._leading(truncation.changes(targets[0])[0]))  # libraries are loaded
-        torch.cuda.reset_peak_memory_stats()
-    wall, used, sized = spent(truncation.sizes)
-    ranks = {t.module: min(64, leading) for t in targets}
-    more = spent(lambda: sum(1 for _ in truncation.factors(ranks)))
-    result: dict[str, Any] = {
-        "modules": len(targets), "leading": leading, "plan_seconds": wall, "plan_processor_seconds": used,
-        "factor_seconds": more[0], "factor_processor_seconds": more[1],
-        "share": [1 - one.rest / one.norm**2 for one in sized[:1]],
+def draw(found: Mapping[str, Any], place: Path) -> None:
+    """Loss against parameters, one panel for each fine-tune."""
+    styles = {
+        "uniform": (GREY, "o"), "kohya sv_fro": (COLOURS[3], "v"), "kohya sv_ratio": (COLOURS[1], "^"),
+        "mergekit sv-epsilon": (COLOURS[4], "s"), "budget": (COLOURS[0], "o"), "data, uniform": (COLOURS[5], "D"),
+        "data, budget": (COLOURS[2], "D"),
     }  # fmt: skip
-    counts = {shape: sum(s == shape for s in SHAPES.values()) for shape in pools}
-    whole = {}
-    for shape in pools if device != "cpu" else []:
-        target = next(t for t in targets if t.shape == shape)
-        whole[f"{shape[0]}x{shape[1]}"] = spent(lambda t=target: spectrum_of(truncation.changes(t)[0], rounding=True))[
-            0
-        ]
-        result["whole_seconds_extrapolated"] = sum(
-            whole[f"{s[0]}x{s[1]}"] * counts[s] for s in pools if f"{s[0]}x{s[1]}" in whole
-        )
-    result["whole_seconds_by_shape"] = whole
-    result["peak_memory_GiB"] = (
-        torch.cuda.max_memory_allocated() / 2**30
-        if device != "cpu"
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    )
-    result["weights_held_GiB"] = sum(2 * 2 * s[0] * s[1] for s in pools) / 2**30
-    return result
-
-
-def conversion(shape: tuple[int, int] = (1024, 2752), modules: int = 4, rank: int = 64, to: int = 16) -> dict[str, Any]:
-    """An adapter of rank 64 to rank 16: `lora_compress` beside PEFT's `convert_to_lora`, seconds and relative error."""
-    from peft import LoraConfig, convert_to_lora, get_peft_model
-    from safetensors.torch import load_file
-
-    torch.manual_seed(0)
-    layers = {f"m{k}": torch.nn.Linear(shape[1], shape[0], bias=False) for k in range(modules)}
-    model: Any = torch.nn.ModuleDict(layers)
-    model.config = {"model_type": "none"}
-    adapted: Any = get_peft_model(model, LoraConfig(r=rank, lora_alpha=rank, target_modules=list(layers)))
-    falling = 1 / torch.arange(1, rank + 1)
-    for name, part in adapted.named_parameters():
-        if "lora_" in name:
-            part.data = torch.randn_like(part) * (falling[None] if "lora_B" in name else 1)
-    with tempfile.TemporaryDirectory() as folder:
-        adapted.save_pretrained(f"{folder}/adapter")
-        stored = load_file(f"{folder}/adapter/adapter_model.safetensors")
-        began = time.perf_counter()
-        lora_compress(f"{folder}/adapter", f"{folder}/smaller", max_rank=to)
-        ours = time.perf_counter() - began
-        made = load_file(f"{folder}/smaller/adapter_model.safetensors")
-        began = time.perf_counter()
-        _, theirs = convert_to_lora(adapted, to)
-        peft = time.perf_counter() - began
-
-    def apart(found: Mapping[str, torch.Tensor]) -> float:
-        found = {name.removeprefix("base_model.model."): t for name, t in found.items()}
-        missed, whole = 0.0, 0.0
-        for k in range(modules):
-            products = [
-                one[f"m{k}.lora_B.weight"].double() @ one[f"m{k}.lora_A.weight"].double()
-                for one in ({n.removeprefix("base_model.model."): t for n, t in stored.items()}, found)
-            ]
-            missed += float((products[0] - products[1]).norm()) ** 2
-            whole += float(products[0].norm()) ** 2
-        return (missed / whole) ** 0.5
-
-    facts = {"shape": shape, "modules": modules, "rank": [rank, to], "compress_seconds": ours, "peft_seconds": peft}
-    return facts | {"compress_error": apart(made), "peft_error": apart(theirs)}
+    titles = {"shakespeare": "Shakespeare", "python": "Python sources", "packages": "Which package? (classifier)"}
+    with look():
+        figure, (axes,) = sheet(1, 3, 13, 4.4)
+        for axis, (name, title) in zip(axes, titles.items(), strict=True):
+            tune = found[name]
+            for rule, (colour, marker) in styles.items():
+                rows = [row for row in tune["rows"] if row["rule"] == rule]
+                x, y = [row["parameters"] for row in rows], [row["loss"] for row in rows]
+                axis.plot(x, y, color=colour, marker=marker, markersize=4, linewidth=1.6, label=rule)
+            axis.axhline(tune["tuned"], color=INK, linewidth=1, linestyle=":")
+            axis.text(0.99, tune["tuned"], "tuned", transform=axis.get_yaxis_transform(), ha="right", va="top")
+            axis.set(xscale="log", xlabel="parameters of the factors", title=title)
+        axes[0].set_ylabel("loss on held-out text, nats")
+        axes[-1].legend()
+    figure.savefig(place, dpi=150)
 
 
 def main(full: bool = False) -> None:
@@ -415,28 +322,17 @@ def command() -> None:
     parser.add_argument("texts", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--prepare", action="store_true")
-    parser.add_argument("--shapes", type=int, default=None, help="only so many matrices of 7B; 0: none")
-    parser.add_argument("--conversion", action="store_true", help="also lora_compress beside PEFT's convert_to_lora")
-    parser.add_argument("--only-shapes", action="store_true")
+    parser.add_argument("--small", action="store_true", help="a smaller model, for two cores")
+    parser.add_argument("--prepare", action="store_true", help="write the texts first")
+    parser.add_argument("--figure", type=Path, default=None, help="only draw OUT.json")
     given = parser.parse_args()
+    if given.figure is not None:
+        draw(json.loads(given.out.read_text())["tunes"], given.figure)
+        return
     if given.prepare:
         prepare(given.texts)
-    found: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if given.device != "cpu" else "cpu",
-        "torch": torch.__version__,
-    }
-    if given.shapes != 0:
-        found["7B"] = seven_billion(given.device, 128, given.shapes)
-        print(found["7B"], flush=True)
-        given.out.write_text(json.dumps(found, indent=1))
-    if given.conversion:
-        found["conversion"] = conversion()
-        print(found["conversion"], flush=True)
-    if not given.only_shapes:
-        found["tunes"] = tunes(Texts(given.texts, given.device), given.device, given.small)
-    given.out.write_text(json.dumps(found, indent=1))
+    texts = Texts(given.texts, given.device, 64 if given.small else 256)
+    tunes(texts, given.device, given.small, given.out)
 
 
 if __name__ == "__main__":
