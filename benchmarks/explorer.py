@@ -15,8 +15,8 @@ import urllib.request
 from statistics import median
 from typing import Any
 
-MOVES = {"linear": ("slide-gamma_variance", 3), "diagonal": ("slide-decades", 2), "concepts": ("slide-mu1", 3)}
-"""The slider that is moved, and the plot that is waited for: the one drawn last (0 is the map of the linear page)."""
+MOVES = {"linear": ("slide-gamma_variance", 2), "diagonal": ("slide-decades", 1), "concepts": ("slide-mu1", 3)}
+"""The slider that is moved, and the plot that is waited for: the last that a move draws (0: the linear page's map)."""
 LIMIT = 150.0
 
 SCRIPT = """

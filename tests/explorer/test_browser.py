@@ -212,6 +212,21 @@ def test_a_run_from_the_menu_shows_what_its_address_shows(tab):
     assert one.trouble == []
 
 
+def test_the_newest_run_is_open_and_the_table_of_runs_sorts(tab):
+    one = tab()
+    page = one.drawn("/runs")
+    page.wait_for_function("location.search.includes('run=0')")
+    column = "[...document.querySelectorAll('table.runs tbody tr')].map((row) => row.children[0].textContent)"
+    page.wait_for_selector("table.runs")
+    assert set(page.evaluate(column)) >= {"0/one", "0/two", "0/live"}
+    button = page.locator("table.runs th button").first
+    button.click()
+    assert page.evaluate(column) == sorted(page.evaluate(column))
+    button.click()
+    assert page.evaluate(column) == sorted(page.evaluate(column), reverse=True)
+    assert one.trouble == []
+
+
 def test_an_unreadable_run_says_so_in_the_page(tab, shown):
     (shown / "torn" / "trajectory.zarr").mkdir(parents=True, exist_ok=True)
     one = tab()

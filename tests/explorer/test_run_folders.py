@@ -1,5 +1,6 @@
 """Folders: what is found in them, and that nothing leads out of them or runs code."""
 
+import base64
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ import xarray as xr
 from shown_runs import begin_recording, row_of, small_run
 
 import saddles
+from saddles.core.claim import check, write_claims
 from saddles.explorer import run_folders
 from saddles.explorer.pages import runs
 from saddles.explorer.pages.runs_view import Runs
@@ -231,3 +233,51 @@ def test_a_trajectory_of_lab_transformers_is_shown_as_a_recording():
     with pytest.raises(RefusedError, match="scale=3"):
         page.panels(replace(view, at="scale=3"), found)
     assert page.fit(view, found)["at"] == []
+
+
+def test_the_newest_run_opens_by_itself(home):
+    os.utime(home / "lab" / "one" / "trajectory.zarr", (2e9, 2e9))
+    assert runs.page(RunFolders([home])).opening() == {"run": "0/lab/one"}
+    assert runs.page(RunFolders()).opening() == {}
+
+
+def test_a_stored_prediction_is_drawn_over_the_run(tmp_path):
+    axes = {"time": np.arange(4.0)}
+    beta = np.random.default_rng(0).random((4, 2, 3))
+    data = xr.Dataset(
+        {"beta": (("time", "seed", "coordinate"), beta), "predicted_beta": (("time", "coordinate"), beta[:, 1] + 1)},
+        axes,
+    )
+    saddles.save(data, tmp_path / "run" / "trajectory.zarr")
+    page = runs.page(RunFolders([tmp_path]))
+    view = Runs(run="0/run", variable="beta", at="seed=1")
+    first = page.panels(view, page.compute(view, False))[0]
+    theory = next(trace for trace in first.data if trace["name"] == "predicted")
+    drawn = np.array([y for y in theory["y"] if y is not None]).reshape(3, 4)
+    for k in range(3):
+        assert min(np.abs(drawn - beta[:, 1, k] - 1).max(axis=1)) < 1e-5
+    assert "prediction is dashed" in first.words
+
+
+def test_a_run_shows_its_figure_its_claims_and_its_neighbours(home, tmp_path):
+    place = home / "lab" / "one"
+    (place / "figure.png").write_bytes(b"a picture")
+    (place / "stolen.png").symlink_to(tmp_path / "secret.txt")
+    claim = check(
+        "<b>A claim</b>", paper="x", where="Figure 1", size="laptop", values=[0.5], relation="<=", threshold=1.0
+    )
+    write_claims([claim], place / "claims.json")
+    facts = {"experiment": "linear/x", "size": "tiny", "seed": 3, "status": "finished", "settings": {"dim": "<i>7"}}
+    (place / "run.json").write_text(json.dumps(facts))
+    page = runs.page(RunFolders([home]))
+    assert page.details is not None
+    found = page.details(Runs(run="0/lab/one"))
+    assert found.count("<img") == 1
+    assert base64.b64encode(b"a picture").decode() in found
+    assert "0.5 ≤ 1" in found
+    assert "&lt;b&gt;A claim" in found
+    assert "<td>1 of 1 hold</td><td>dim &lt;i&gt;7</td>" in found
+    assert 'href="/runs?run=0%2Flive"' in found
+    assert "<img" not in page.details(Runs())
+    (place / "claims.json").write_text("[")
+    assert "cannot be read" in page.details(Runs(run="0/lab/one"))

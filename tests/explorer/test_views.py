@@ -198,6 +198,14 @@ def test_theory_does_not_hide_the_run():
             assert max(panel.data[k]["line"]["width"] for k in theory) < 0.5 * min(runs)
 
 
+def test_what_waits_for_a_slider_comes_last_and_is_there_when_it_rests():
+    for page, view in ((linear, linear.Linear(dim=10, steps=64)), (diagonal, diagonal.Diagonal(dim=4))):
+        whole, draft = (page.panels(view, page.compute(view, draft)) for draft in (False, True))
+        assert [panel.waits for panel in whole] == [False, False, True]
+        assert [panel.title for panel in draft if not panel.waits] == [panel.title for panel in whole[:2]]
+    assert "matrix" not in linear.compute(linear.Linear(dim=10, steps=64), True)["measured"]
+
+
 def test_a_narrow_network_keeps_the_shape_of_a_wide_one():
     """Hidden units of weight 0 change nothing but the shape: the same program serves every width."""
     view = linear.Linear(dim=10, rank=2, gamma_w=0.5)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import xarray as xr
 
-ROWS = 240
+ROWS = 200
 """Saved instants, always: one compiled program for all views of a model's size."""
 NEAR = 0.6
 """Share of the instants that lie around the stages."""

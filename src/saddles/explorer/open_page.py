@@ -111,6 +111,8 @@ class Drawn:
     said: str
     code: str
     fits: dict[str, Fit]
+    details: str | None
+    """None: as they were."""
 
 
 class OpenPage:
@@ -216,6 +218,7 @@ class OpenPage:
         with ui.element("details").props("open"):
             ui.html("The same in Python", tag="summary", sanitize=False)
             self.code = ui.html("", tag="pre", sanitize=False).classes("code")
+        self.details = ui.html("", sanitize=False).classes("details")
 
     async def _download(self, kind: str) -> None:
         view, name = self.view, f"saddles-{self.page.name}"
@@ -261,20 +264,26 @@ class OpenPage:
             page.check(view)
             results = kept if kept is not None else page.compute(view, draft)
             code = "" if draft else page.code(view)
-            return Drawn(results, page.panels(view, results), page.say(view, results), code, page.fit(view, results))
+            details = page.details(view) if page.details is not None and kept is None else None
+            moving = draft and kept is None
+            panels, said = page.panels(view, results), page.say(view, results)
+            panels = [panel for panel in panels if not (moving and panel.waits)]
+            return Drawn(results, panels, said, code, page.fit(view, results), details)
 
         def deliver(drawn: Drawn) -> None:
             if self.client.is_deleted:
                 return
             self.results, self._key = drawn.results, key
-            self._draw(drawn)
+            if drawn.details is not None:
+                self.details.content = drawn.details
+            self._draw(drawn, draft)
             if not draft:
                 self.code.content = escape(drawn.code)
                 ui.navigate.history.replace(to_link(page.name, view))
 
         await self.latest.ask(job, deliver, self._fail)
 
-    def _draw(self, drawn: Drawn) -> None:
+    def _draw(self, drawn: Drawn, draft: bool) -> None:
         if self.bounds.text and not self.refused:
             self.bounds.text = ""
         for name, one in self.fields.items():
@@ -287,7 +296,7 @@ class OpenPage:
         figures = []
         for plot, panel in zip(self.plots, spread(panels), strict=False):
             figures.append(plot.fit(panel))
-        for plot in self.plots[len(panels) :]:
+        for plot in self.plots[len(panels) :] if not draft else ():
             plot.hide()
         draw_all(self.client, figures, drawn.said)
         for name, one in self.fields.items():

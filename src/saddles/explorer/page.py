@@ -26,6 +26,8 @@ class Panel:
     data: list[Json]
     layout: Json
     wide: bool = False
+    waits: bool = False
+    """It is left as it is while a slider moves, so that the others are drawn sooner; such panels come last."""
 
 
 def spread(panels: list[Panel]) -> list[Panel]:
@@ -69,6 +71,10 @@ class Page(Generic[V]):
     """How fields fit the results, by name."""
     lists: dict[str, Callable[[], dict[str, str]]] = field(default_factory=dict)
     """Settings that are chosen from a list, which is read anew whenever the page is opened."""
+    opening: Callable[[], dict[str, str]] = dict
+    """Settings of the page where its address names none."""
+    details: Callable[[V], str] | None = None
+    """HTML below the plots, about what was computed."""
     click: tuple[str, str] | None = None
     """The settings that x and y of a map mean, for a click on it."""
     stamp: Callable[[V], object] | None = None

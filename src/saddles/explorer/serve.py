@@ -162,7 +162,7 @@ class WarmUp:
         from saddles.runtime.device import keep_compiled_programs
 
         keep_compiled_programs()
-        for page, draft in product(self.pages, (True, False)):
+        for page, draft in product(self.pages, (False, True)):
             if not self._stopped.is_set():
                 page.compute(page.view(), draft)
 
@@ -206,7 +206,7 @@ def _front(pages: Sequence[Page]) -> None:
 
 async def _open(page: Page, pages: Sequence[Page], pool: FairPool, maps: phase_map.PhaseMaps, request: Request) -> None:
     header(page, pages)
-    opened = OpenPage(page, dict(request.query_params), pool.share(page.name))
+    opened = OpenPage(page, dict(request.query_params) or page.opening(), pool.share(page.name))
     opened.build()
     if page is linear.PAGE:
         _with_map(opened, maps)

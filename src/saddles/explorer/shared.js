@@ -19,6 +19,17 @@ window.saddles = {
     button.textContent = "copied";
     setTimeout(() => (button.textContent = words), 1200);
   },
+  // Sort a table by the column of a heading: numbers as numbers, once more the other way round.
+  sort(button) {
+    const head = button.closest("th");
+    const place = [...head.parentElement.children].indexOf(head);
+    const body = head.closest("table").tBodies[0];
+    const sign = head.ariaSort === "ascending" ? -1 : 1;
+    for (const other of head.parentElement.children) other.ariaSort = null;
+    head.ariaSort = sign > 0 ? "ascending" : "descending";
+    const text = (row) => row.children[place].textContent;
+    body.append(...[...body.rows].sort((a, b) => sign * text(a).localeCompare(text(b), undefined, { numeric: true })));
+  },
   // Open step k of the room's story; the page listens to the event and sets the step's settings.
   step(k) {
     const story = document.querySelector(".story");

@@ -87,11 +87,11 @@ def _facts(page: Page, grid: Grid) -> Json:
 
 
 def _room(page: Page, controls: Json, start: Json, made: Sequence[tuple[Json, Callable[[], Json]]]) -> Json:
-    first: Json | None = None
+    first: Json = {}
     scenes = []
     for at, compute in made:
         one = compute()
-        first = one["first"] if first is None else first
+        first = first or one["first"]
         scenes.append({"at": at, "changes": changes(first, one.pop("first"))} | one)
     story = [{"settings": step.settings, "play": step.play} for step in stories().get(page.name, ())]
     return {"name": page.name, "controls": controls, "start": start, "frames": len(scenes[0]["frames"]), "first": first,
@@ -102,7 +102,7 @@ def _maps(page: Page, grid: Grid) -> dict[phase_map.Key, phase_map.PhaseMap]:
     """The phase diagrams of the linear room, whole."""
     if page.click is None:
         return {}
-    keys = {phase_map.key(view) for _, view in grid.views(page)}
+    keys = {phase_map.key(view) for _, view in grid.views(page) if isinstance(view, linear.Linear)}
     return {
         key: phase_map.PhaseMap(key, [phase_map.row(key, float(up)) for up in phase_map.UP]) for key in sorted(keys)
     }

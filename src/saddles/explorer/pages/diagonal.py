@@ -141,7 +141,7 @@ def _picture(measured: xr.Dataset, predicted: xr.Dataset, row: int) -> Panel:
     room = 0.08 * (high - low)
     x = {"type": "category", "showgrid": False}
     layout = draw.layout("coordinate", "weight", x=x, y={"range": [low - room, high + room]})
-    return Panel(f"Weights at τ = {when:.3g}", words, data, layout)
+    return Panel(f"Weights at τ = {when:.3g}", words, data, layout, waits=True)
 
 
 def _stairs(predicted: xr.Dataset, heights: np.ndarray, end: float) -> draw.Json:

@@ -120,7 +120,7 @@ def _matrix(measured: xr.Dataset, row: int) -> Panel:
     words = f"The matrix M of the attention layer at gradient time {when:.4g}: its diagonal is {lit}."
     flat = {"type": "category", "showgrid": False}
     layout = draw.layout("λ of the query's direction", "λ of the inputs' direction", x=flat, y=flat)
-    return Panel("The layer's matrix √λ M √λ at this instant", words, data, layout)
+    return Panel("The layer's matrix √λ M √λ at this instant", words, data, layout, waits=True)
 
 
 def _loss(measured: xr.Dataset, predicted: xr.Dataset, shapes: list[draw.Json]) -> Panel:
@@ -175,7 +175,7 @@ def _answers(view: InContext, measured: xr.Dataset, row: int) -> Panel:
     error = float(np.mean((told - drawn.answer) ** 2))
     layout = draw.layout("true answer", "the model's answer", y={"range": [-1.05 * most, 1.05 * most]})
     words = f"Answers to {PROMPTS} fresh prompts at the chosen instant against the true ones; mean square {error:.3g}."
-    return Panel("Prompts, answered at that instant", words, data, layout)
+    return Panel("Prompts, answered at that instant", words, data, layout, waits=True)
 
 
 def say(view: InContext, results: Results) -> str:

@@ -83,11 +83,11 @@ def _padded(model: "linear.TwoLayer", task: "linear.Denoising", seed: int) -> "l
 
 
 def compute(view: Linear, draft: bool = False) -> Results:
-    """Gradient descent, and the self-consistent theory of the same steps."""
+    """Gradient descent, and the self-consistent theory of the same steps; a draft is without the matrix at each."""
     task, model, method = _pieces(view)
     padded = _padded(model, task, view.seed)
     return {
-        "measured": simulate(padded, task, method, seed=view.seed, keep=("matrix",)),
+        "measured": simulate(padded, task, method, seed=view.seed, keep=() if draft else ("matrix",)),
         "predicted": predict(padded, task, linear.SelfConsistent(method), seed=view.seed, keep=()),
     }
 
@@ -108,7 +108,8 @@ def panels(view: Linear, results: Results) -> list[Panel]:
     measured = results["measured"]
     row = round(view.instant * (measured.sizes["time"] - 1))
     now = [draw.upright(float(measured["step"][row]))] if view.instant < 1 else []
-    return [_modes(view, results, now), _errors(results, now), _matrix(view, measured, row)]
+    curves = [_modes(view, results, now), _errors(results, now)]
+    return [*curves, _matrix(view, measured, row)] if "matrix" in measured else curves
 
 
 def _matrix(view: Linear, measured: xr.Dataset, row: int) -> Panel:
@@ -142,7 +143,7 @@ def _matrix(view: Linear, measured: xr.Dataset, row: int) -> Panel:
     square = bare | {"scaleanchor": "x", "constrain": "domain"}
     layout = draw.layout("column", "row", x=bare | {"constrain": "domain"}, y=square, annotations=notes,
                          margin={"l": 30, "r": 14, "t": 26, "b": 30})  # fmt: skip
-    return Panel("The matrix at this instant", words, data, layout, wide=True)
+    return Panel("The matrix at this instant", words, data, layout, wide=True, waits=True)
 
 
 def _modes(view: Linear, results: Results, now: list[draw.Json]) -> Panel:
@@ -214,5 +215,6 @@ def say(view: Linear, results: Results) -> str:
 PAGE = Page(
     "linear", "Linear networks", "A two-layer linear network W₂W₁ learns a noisy matrix of low rank by gradient "
     "descent. Width and variance of its initial weights decide whether it learns lazily or mode by mode.",
-    Linear, check, compute, panels, say, code, moving="instant", click=("gamma_variance", "gamma_w"),
+    Linear, check, compute, panels, say, code, moving="instant",
+    hint="While a slider moves, the picture of the matrix waits until it rests.", click=("gamma_variance", "gamma_w"),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from saddles.errors import SaddlesError
 from saddles.explorer.page import Fit, Page, Panel, Results
 from saddles.explorer.pages import recording_panels, trajectory_panels
 from saddles.explorer.pages.runs_view import Runs
+from saddles.explorer.run_details import details
 from saddles.explorer.run_folders import RunFolders
 from saddles.explorer.view import RefusedError
 
@@ -38,6 +39,15 @@ class OpenRuns:
     def names(self) -> dict[str, str]:
         """The runs there are, in words."""
         return {"": "—"} | {run.name: run.words for run in self.folders.list()}
+
+    def newest(self) -> dict[str, str]:
+        """The settings of the page that is opened without any: the run that changed last."""
+        known = self.folders.list()
+        return {"run": known[0].name} if known else {}
+
+    def details(self, view: Runs) -> str:
+        """What else is stored of the run, and all runs."""
+        return details(self.folders, view.run)
 
     def stamp(self, view: Runs) -> tuple[tuple[int, ...], ...]:
         """Something that changes when an open run does."""
@@ -124,5 +134,5 @@ def page(folders: RunFolders) -> Page[Runs]:
         "runs", "Runs", "Any trajectory on disk, and a training run while it is being recorded: ranks by layer and "
         "head, spectra over time, stages. Name folders on the command line: saddles explore runs/",
         Runs, check, runs.compute, panels, say, runs.code, moving="instant", fit=fit,
-        lists={"run": runs.names, "other": runs.names}, stamp=runs.stamp,
+        lists={"run": runs.names, "other": runs.names}, stamp=runs.stamp, opening=runs.newest, details=runs.details,
     )  # fmt: skip

@@ -88,14 +88,14 @@ def panels(view: Runs, parts: Results) -> list[Panel]:
     lines = _at(view, values, 1).transpose("time", ...)
     clock, unit = _clock(data, lines)
     now = round(view.instant * (len(clock) - 1))
-    shown = [_over_time(lines, name, clock, unit, now, _stages(data, name, lines))]
+    shown = [_over_time(lines, name, clock, unit, now, _stages(data, name, lines), _foreseen(view, data, name, lines))]
     if lines.ndim == 2:
         shown.append(_profile(lines.isel(time=now), name, f" at {unit} {clock[now]:.4g}"))
     if grid:
         shown.append(_over_grid(view, data, values, name, now))
     if name != "loss" and "loss" in data and "time" in data["loss"].dims:
         loss = _at_quietly(view, data["loss"])
-        shown.append(_over_time(loss, "loss", clock, unit, now, None))
+        shown.append(_over_time(loss, "loss", clock, unit, now, None, _foreseen(view, data, "loss", loss)))
     return shown
 
 
@@ -120,6 +120,17 @@ def _at_quietly(view: Runs, values: xr.DataArray) -> xr.DataArray:
     return here.isel({axis: 0 for axis in here.dims if axis != "time"})
 
 
+def _foreseen(view: Runs, data: xr.Dataset, name: str, lines: xr.DataArray) -> np.ndarray | None:
+    """What is stored as the prediction of the lines, (time, line), where there is one at the same instants."""
+    found = data.get(f"predicted_{name}")
+    if found is None or "time" not in found.dims:
+        return None
+    pairs = [pair.partition("=") for pair in view.at.replace(",", " ").split()]
+    found = found.isel({axis: int(place) for axis, _, place in pairs if axis in found.dims})
+    found = found.isel({axis: 0 for axis in found.dims if axis not in lines.dims}).transpose("time", ...)
+    return found.values.reshape(len(found), -1) if found.dims == lines.dims else None
+
+
 def _stages(data: xr.Dataset, name: str, lines: xr.DataArray) -> xr.Dataset | None:
     """Activations, of weights and singular values that have grown from small."""
     if name not in ("beta", "singular_value") or lines.ndim != 2:
@@ -139,8 +150,9 @@ def _title(name: str) -> str:
 
 
 def _over_time(
-    lines: xr.DataArray, name: str, clock: np.ndarray, unit: str, now: int, active: xr.Dataset | None
-) -> Panel:
+    lines: xr.DataArray, name: str, clock: np.ndarray, unit: str, now: int, active: xr.Dataset | None,
+    foreseen: np.ndarray | None,
+) -> Panel:  # fmt: skip
     keep = np.unique(np.linspace(0, len(clock) - 1, min(ROWS, len(clock))).astype(int))
     grid = lines.values.reshape(len(clock), -1)
     order = np.argsort(-np.abs(np.nan_to_num(grid)).max(axis=0), kind="stable")[:SHOWN]
@@ -152,12 +164,15 @@ def _over_time(
         for place, (k, title) in enumerate(zip(order, titles, strict=True))
     ]
     told = ""
+    if foreseen is not None:
+        data.append(draw.lines(clock[keep], foreseen[keep][:, order].T, "predicted", theory=True))
+        told = " The stored prediction is dashed."
     if active is not None:
         own = np.interp(active["stage_time"].values, _own_clock(lines, clock), clock)
         marks = zip(own, active["stage_coordinate"].values, strict=True)
         height = [float(np.interp(t, clock, grid[:, int(k)])) for t, k in marks]
         data.append(draw.dots(own, height, "becomes active", draw.THEORY, marker={"symbol": "triangle-up", "size": 10}))
-        told = f" {active.sizes['stage']} become active, first at {own[0]:.4g}."
+        told += f" {active.sizes['stage']} become active, first at {own[0]:.4g}."
     fine = grid[np.isfinite(grid)]
     span = f"between {fine.min():.3g} and {fine.max():.3g}" if fine.size else "without finite numbers"
     words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {span}.{told}"
