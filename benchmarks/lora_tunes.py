@@ -178,11 +178,10 @@ def compare(tune: Tune) -> dict[str, Any]:
     costs = [one.cost for one in plain]
     rows: list[dict[str, Any]] = []
     largest = max(float(one.values[0]) for one in plain)
+    weighing = tune.weighted.inputs
+    assert weighing is not None
     # E‖δy‖² itself, or relative to the mean square of the module's inputs.
-    means = {
-        m: float(c.diagonal().mean())
-        for m, c in tune.weighted.inputs.moments([t.module for t in tune.plain.pairs.targets])
-    }
+    means = {m: float(c.diagonal().mean()) for m, c in weighing.moments([t.module for t in tune.plain.pairs.targets])}
     scale = [max(means[t.module], 1e-30) for t in tune.plain.pairs.targets]
     for rank in RANKS:
         budget = rank * sum(costs)
@@ -232,19 +231,21 @@ def equality(base: Any, tuned: Any, tokens: torch.Tensor) -> float:
 
 def tunes(texts: Texts, device: str, small: bool, out: Path) -> dict[str, Any]:
     """Train the base and the three fine-tunes, and compare."""
-    from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel
+    import transformers
+
+    library: Any = transformers
 
     torch.manual_seed(0)
     draw = np.random.default_rng(0)
     sizes: dict[str, Any] = (
         {"n_layer": 6, "n_head": 6, "n_embd": 384} if not small else {"n_layer": 3, "n_head": 4, "n_embd": 96}
     )
-    config = GPT2Config(
+    config = library.GPT2Config(
         vocab_size=257, n_positions=texts.length, bos_token_id=256, eos_token_id=256, pad_token_id=256,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, num_labels=len(PACKAGES), **sizes,
     )  # fmt: skip
     batch, steps, tuning, rates = (64, 4000, 800, (1e-3, 3e-4)) if not small else (8, 500, 200, (3e-3, 1e-3))
-    base = GPT2LMHeadModel(config).to(device)
+    base = library.GPT2LMHeadModel(config).to(device)
     began = time.perf_counter()
     found: dict[str, Any] = {
         "settings": {"base_steps": steps, "tune_steps": tuning, "batch": batch, "length": texts.length, **sizes},
@@ -257,7 +258,7 @@ def tunes(texts: Texts, device: str, small: bool, out: Path) -> dict[str, Any]:
     for name in ("shakespeare", "python", "packages"):
         began = time.perf_counter()
         if name == "packages":
-            start = GPT2ForSequenceClassification(config).to(device)
+            start = library.GPT2ForSequenceClassification(config).to(device)
             start.transformer.load_state_dict(base.transformer.state_dict())
             held, labels = texts.labelled(4 * blocks, fixed, held=True)
             data = texts.labelled(blocks, fixed)[0]
@@ -305,7 +306,7 @@ def draw(found: Mapping[str, Any], place: Path) -> None:
                 x, y = [row["parameters"] for row in rows], [row["loss"] for row in rows]
                 axis.plot(x, y, color=colour, marker=marker, markersize=4, linewidth=1.6, label=rule)
             axis.axhline(tune["tuned"], color=INK, linewidth=1, linestyle=":")
-            axis.text(0.99, tune["tuned"], "tuned", transform=axis.get_yaxis_transform(), ha="right", va="top")
+            axis.text(0.01, tune["tuned"], "tuned", transform=axis.get_yaxis_transform(), ha="left", va="bottom")
             axis.set(xscale="log", xlabel="parameters of the factors", title=title)
         axes[0].set_ylabel("loss on held-out text, nats")
         axes[-1].legend()

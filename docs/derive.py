@@ -24,6 +24,7 @@ from saddles.core.experiment import find
 from saddles.diffusion import Plan
 from saddles.diffusion.experiments import verdicts
 from saddles.measures.concept_space import exponential_tail
+from saddles.networks.phases import slope_of
 from saddles.studies import order_against_sim
 from saddles.transformers.experiments.verdicts import EARLY
 from saddles.transformers.experiments.verdicts import growth as rank_growth
@@ -191,6 +192,39 @@ def dense(run: xr.Dataset) -> dict[str, Any]:
     }
 
 
+def diagram(run: xr.Dataset) -> dict[str, Any]:
+    """The border e = ½ of a network's phase diagram by seed, and what lies on its sides."""
+    up, last = run["gamma_w"].values, run.isel(time=-1)
+    wide = up >= WIDE
+    border, e = run["border"].values, last["linearity"]
+    found = {
+        "slope, each seed": run["slope"],
+        "slope of rows of width d^1.5 and more, each seed": [slope_of(row[wide], up[wide]) for row in border],
+        "border at the middle row, mean": border[:, len(up) // 2].mean(),
+        "rows without a border, each seed": np.isnan(border).sum(1),
+        "distance of the border from that of linear networks, mean over rows": np.nanmean(
+            border - run["theory_border"].values
+        ),
+        "e at the largest variance: smallest and largest width, mean": e.isel(gamma_variance=-1, gamma_w=[0, -1]).mean(
+            "seed"
+        ),
+        "test accuracy: highest, lowest": [last["test_accuracy"].max(), last["test_accuracy"].min()],
+        "share of cells with a training loss above 0.9 of that of f = 0": (last["loss"] > 0.9).mean(),  # not fitted
+        "seconds": run.attrs["wall_time_s"],
+    }
+    # A row's e falls with the variance except where it has a second rise: its largest gain from a minimum on.
+    rise = (e - np.minimum.accumulate(e.transpose("seed", "gamma_w", "gamma_variance").values, -1)).max()
+    claims = find("networks/phase-diagram").claims(run, "gpu")
+    return (
+        found
+        | {"largest rise of e with the variance": rise}
+        | {one.claim: [one.value, np.nan if one.null is None else one.null] for one in claims}
+    )
+
+
+WIDE = 1.5
+"""γ_w from which on networks count as wide in the tables of lab `networks`."""
+PHASES = {name: f"networks-phase-diagram-{name}" for name in ("linear", "relu", "tanh")}
 VIT, GPT2 = "transformers/vit-cifar10-adam", "transformers/gpt2-wikitext"
 SWEEP, LONG, DENSE = "diffusion-figure-6a", "diffusion-figure-6b", "diffusion-dense"
 DERIVED: dict[str, dict[str, Derive]] = {
@@ -206,6 +240,7 @@ DERIVED: dict[str, dict[str, Derive]] = {
     "transformers.json#enwik8-tokens": {
         "transformers-gpt2-enwik8-tokens": long_growth(GPT2, (100, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 22_001))
     },
+    "networks.json#slopes-gpu": dict.fromkeys(PHASES.values(), diagram),
     "diffusion.json#figure-6a": {SWEEP: order},
     "diffusion.json#sim": {SWEEP: against_sim},
     "diffusion.json#figure-6b": {SWEEP: memorisation, LONG: memorisation},
@@ -217,6 +252,7 @@ DERIVED: dict[str, dict[str, Derive]] = {
 
 JUDGED = [
     ("linear-figure-2", "linear/figure-2"),
+    *((name, "networks/phase-diagram") for name in PHASES.values()),
     ("transformers-vit-cifar10-adam", VIT),
     ("transformers-vit-cifar10-adam-stopped", VIT),
     ("transformers-vit-cifar10-sgd", "transformers/vit-cifar10-sgd"),

@@ -257,6 +257,12 @@ def test_a_stored_prediction_is_drawn_over_the_run(tmp_path):
     for k in range(3):
         assert min(np.abs(drawn - beta[:, 1, k] - 1).max(axis=1)) < 1e-5
     assert "prediction is dashed" in first.words
+    loss = xr.Dataset({"loss": (("time", "decade"), beta[:, :, 0]), "predicted_loss": ("time", beta[:, 0, 1])}, axes)
+    saddles.save(loss, tmp_path / "many" / "trajectory.zarr")
+    view = Runs(run="0/many", variable="loss")
+    first = page.panels(view, page.compute(view, False))[0]
+    theory = next(trace for trace in first.data if trace["name"] == "predicted")
+    np.testing.assert_allclose(theory["y"], beta[:, 0, 1], rtol=1e-5)  # one prediction for every decade
 
 
 def test_a_run_shows_its_figure_its_claims_and_its_neighbours(home, tmp_path):

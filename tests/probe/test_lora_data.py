@@ -160,7 +160,7 @@ def test_data_that_do_not_reach_a_module_and_bad_arguments(tmp_path):
     with pytest.raises(SaddlesError, match="leave it out"):
         lora_extract(base, tuned, lora_plan(base, tuned), tmp_path / "new", data=TEXT)
     with pytest.raises(SaddlesError, match="not finite"):
-        lora_plan(base, tuned, data=lambda m: m.lm_head(torch.full((1, 32), float("inf"))))
+        lora_plan(base, tuned, data=lambda m: m.get_submodule("lm_head")(torch.full((1, 32), float("inf"))))
     with pytest.raises(SaddlesError, match="exclude each other"):
         lora_plan(base, tuned, data=TEXT, leading=4)
     with pytest.raises(SaddlesError, match="`device` must be one of this machine's"):

@@ -1,6 +1,6 @@
 """What a package index gets: the source archive, the wheel's metadata and README; and the archive of stored results."""
 
-import email
+import email.message
 import email.policy
 import re
 import runpy

@@ -24,7 +24,7 @@ STORED = Path(__file__).parent / "stored"
 WHOLE: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-PINS = {
+PINS: dict[str, Requirement] = {
     canonicalize_name(line.name): line
     for line in map(Requirement, re.findall(r"^[A-Za-z][^#\s]*", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 }

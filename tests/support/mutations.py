@@ -109,7 +109,9 @@ _ROWS = (
     ("probe/weights/weight_change.py", "matrix.addmm_(block, block.T)", "matrix = block @ block.T", "tests/probe/test_spectra.py tests/probe/test_lora.py"),
     ("probe/lora/planning.py", "return root(norms)", "return float(sum(norms))", "tests/probe/test_lora.py"),
     ("probe/lora/budget.py", "most = min(len(self.lists[first]), budget // self.costs[first])", "most = min(len(self.lists[first]), budget // min(self.costs))", "tests/probe/test_lora.py"),
-    ("probe/lora/adapter.py", "(left.T, right.T) if target.conv1d else (right, left)", "(right, left) if target.conv1d else (left.T, right.T)", "tests/probe/test_lora.py"),
+    ("probe/lora/adapter.py", "(one.left.T, one.right.T) if target.conv1d else (one.right, one.left)", "(one.right, one.left) if target.conv1d else (one.left.T, one.right.T)", "tests/probe/test_lora.py"),
+    ("probe/lora/truncation.py", "product = change @ moment @ change.T", "product = change @ change.T", "tests/probe/test_lora_data.py"),
+    ("probe/lora/experts.py", "dim=-1).flatten(1)", "dim=1).flatten(1)", "tests/probe/test_lora_coverage.py"),
     # transformers and diffusion
     ("transformers/recipe.py", "return self.rate * (step + 1) / self.warm_up", "return self.rate * step / self.warm_up", "tests/transformers/test_training.py"),
     ("transformers/recipe.py", "done = (step - self.warm_up) / max(self.steps - self.warm_up, 1)", "done = step / self.steps", "tests/transformers/test_training.py"),

@@ -83,5 +83,6 @@ def _facts(folders: RunFolders, name: str, kind: str) -> list[str]:
         verdicts = [one.verdict for one in read_claims(claims)] if claims.is_file() and not claims.is_symlink() else []
     except SaddlesError:
         verdicts = []
-    told = f"{verdicts.count('holds')} of {len(verdicts)} hold" if verdicts else ""
+    judged = len(verdicts) - verdicts.count("not_applicable")
+    told = f"{verdicts.count('holds')} of {judged} hold" if judged else "none applies" if verdicts else ""
     return [*known, told, settings]

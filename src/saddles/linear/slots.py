@@ -72,7 +72,7 @@ def _stacked(blocks: Sequence[np.ndarray], hidden: int) -> np.ndarray:
 def _begin_all(starts: Starts, chosen: Choice, shape: tuple[int, ...]) -> Cell:
     def one(choice: Choice) -> Cell:
         inner, outer, twin = (block[choice.width] for block in starts)
-        return begin((inner, outer), twin, choice.sigma, choice.rate, shape)
+        return begin((inner, outer), twin, jnp.asarray(choice.sigma), jnp.asarray(choice.rate), shape)
 
     return jax.vmap(one)(chosen)
 
@@ -107,7 +107,7 @@ def follow_in_slots(
     hidden = np.array([inner.shape[1] for inner, _ in units])
     most = max(int(hidden.max()), *(twin.shape[1] for twin in twins))
     inner, outer = zip(*units, strict=True)
-    starts: Starts = jax.device_put(Starts(*(_stacked(blocks, most) for blocks in (inner, outer, twins))))
+    starts = Starts(*(jnp.asarray(_stacked(blocks, most)) for blocks in (inner, outer, twins)))
     assert truth.observer.target is not None
     index, variance, rate = (np.array(column) for column in zip(*cells, strict=True))
     every = Choice(index, np.sqrt(variance), rate)

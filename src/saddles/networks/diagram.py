@@ -95,7 +95,7 @@ def _step(load: Load, data: Data, owners: Owners, activation: str, moving: Array
         return jnp.sum(_losses(_outputs(weights, data.inputs, owners, activation), data.targets))
 
     slope, bent = jax.jvp(jax.grad(loss), (load.weights,), (load.direction,))
-    size = jnp.sqrt(owners.total(sum(jnp.sum(part**2, (1, 2)) for part in bent)))
+    size = jnp.sqrt(owners.total(jnp.sum(bent.inner**2, (1, 2)) + jnp.sum(bent.outer**2, (1, 2))))
     curvature = jnp.maximum(size, FORGET * load.curvature)
     tiny = jnp.finfo(size.dtype).tiny
     rate = (moving / jnp.maximum(curvature, tiny))[owners.of, None, None]

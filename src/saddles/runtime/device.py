@@ -40,8 +40,10 @@ def devices() -> list[str]:
 def keep_compiled_programs() -> None:
     """Store compiled programs in the user's cache folder, unless JAX was told another place.
 
-    Where JAX is not loaded yet, it reads this from the environment when it is, if ever.
+    Where JAX is not loaded yet, it reads this from the environment when it is, if ever. Memory of a GPU is taken as it
+    is needed, unless the environment says otherwise: to take most of it at once, as JAX does, takes two seconds.
     """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     # A GPU's small programs take 0.05 to 0.5 s each, and an experiment has dozens: loading one takes a few ms.
     folder, shortest = str(Path(home) / "saddles" / "jax"), "0.05"

@@ -128,7 +128,7 @@ def _foreseen(view: Runs, data: xr.Dataset, name: str, lines: xr.DataArray) -> n
     pairs = [pair.partition("=") for pair in view.at.replace(",", " ").split()]
     found = found.isel({axis: int(place) for axis, _, place in pairs if axis in found.dims})
     found = found.isel({axis: 0 for axis in found.dims if axis not in lines.dims}).transpose("time", ...)
-    return found.values.reshape(len(found), -1) if found.dims == lines.dims else None
+    return found.values.reshape(found.sizes["time"], -1) if found.dims in (lines.dims, ("time",)) else None
 
 
 def _stages(data: xr.Dataset, name: str, lines: xr.DataArray) -> xr.Dataset | None:
@@ -165,7 +165,8 @@ def _over_time(
     ]
     told = ""
     if foreseen is not None:
-        data.append(draw.lines(clock[keep], foreseen[keep][:, order].T, "predicted", theory=True))
+        mine = foreseen[:, order] if foreseen.shape[1] == grid.shape[1] else foreseen  # one for all lines
+        data.append(draw.lines(clock[keep], mine[keep].T, "predicted", theory=True))
         told = " The stored prediction is dashed."
     if active is not None:
         own = np.interp(active["stage_time"].values, _own_clock(lines, clock), clock)

@@ -83,9 +83,10 @@ def taken_by_peft(model: torch.nn.Module | None) -> tuple[str, ...]:
         from peft.utils import transformers_weight_conversion as conversion
     except ImportError:  # without PEFT, or before it did so
         return ()
-    kind = getattr(getattr(model, "config", None), "model_type", None)
-    family = conversion._MODEL_TO_CONVERSION_PATTERN.get(kind)
-    return tuple(f".{name}" for name in conversion._MOE_TARGET_MODULE_MAPPING.get(family, ()))
+    families: dict[str, str] = getattr(conversion, "_MODEL_TO_CONVERSION_PATTERN", {})
+    mappings: dict[str, dict[str, str]] = getattr(conversion, "_MOE_TARGET_MODULE_MAPPING", {})
+    kind = str(getattr(getattr(model, "config", None), "model_type", ""))
+    return tuple(f".{name}" for name in mappings.get(families.get(kind, ""), ()))
 
 
 def places(parameters: Sequence[str], shapes: Mapping[str, object]) -> dict[str, str]:
