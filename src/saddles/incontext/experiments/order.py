@@ -67,14 +67,14 @@ def run(settings: Settings, context: Context) -> Trajectory:
     )  # fmt: skip
 
 
-def learned(strength: np.ndarray, clock: np.ndarray, task: incontext.Regression) -> np.ndarray:
+def learned(strength: np.ndarray, clock: np.ndarray, task: "incontext.Regression") -> np.ndarray:
     """When uᵀMu first reaches half of uᵀM*u, for each eigenvector u; NaN for never."""
     half = np.diag(task.frame[1].T @ task.target @ task.frame[1]) / 2
     grown = np.maximum.accumulate(strength, axis=0)
     return np.array([np.interp(level, grown[:, k], clock, right=np.nan) for k, level in enumerate(half)])
 
 
-def _named(theory: Trajectory, task: incontext.Regression) -> np.ndarray:
+def _named(theory: Trajectory, task: "incontext.Regression") -> np.ndarray:
     """The predicted time of each direction: of the first stage whose head lies along it."""
     when = np.full(task.dim, np.nan)
     key = theory["stage_direction"].values[1:, 1 : 1 + task.dim] @ task.frame[1]
