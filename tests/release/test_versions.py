@@ -37,9 +37,10 @@ def _renamed() -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("old", sorted(_renamed()))
-def test_an_old_name_warns_and_says_what_is_new_and_until_when(old):
+def test_an_old_name_warns_and_says_what_is_new_and_until_when(old, monkeypatch):
     new, gone = RENAMED[old]
     package, _, name = old.rpartition(".")
+    monkeypatch.delitem(vars(importlib.import_module(package)), name, raising=False)  # a module of that name, if loaded
     with pytest.warns(DeprecationWarning, match=rf"{re.escape(new)}; .* goes in version {re.escape(gone)}"):
         found = getattr(importlib.import_module(package), name)
     assert found is getattr(importlib.import_module(package), new.rpartition(".")[2])
