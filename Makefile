@@ -74,7 +74,7 @@ attack: setup
 # A warning breaks it, and so does a dead link; every tutorial and every block of code runs, and the explorer's rooms are computed.
 # Open docs/_build/html/index.html.
 docs: setup
-	$(BIN)/python -m pytest -n $(CORES) -m docs tests/docs/test_code.py
+	$(BIN)/python -m pytest -n $(CORES) -m docs tests/docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python docs/rooms.py docs/_build/html/rooms
 	$(BIN)/python docs/check_site.py docs/_build/html

@@ -18,6 +18,15 @@ from typing import Any
 MOVES = {"linear": ("slide-gamma_variance", 2), "diagonal": ("slide-decades", 1), "concepts": ("slide-mu1", 3)}
 """The slider that is moved, and the plot that is waited for: the last that a move draws (0: the linear page's map)."""
 LIMIT = 150.0
+CROWD = 8
+"""Pages that compute without a pause while another visitor moves a slider."""
+BUSY = """
+(id) => setInterval(() => {
+  const slider = document.getElementById(id);
+  slider.value = slider.value === slider.max ? slider.min : slider.max;
+  slider.dispatchEvent(new Event('input', { bubbles: true }));
+}, 200)
+"""
 
 SCRIPT = """
 async ([id, place, count]) => {
@@ -56,6 +65,8 @@ def main(full: bool = False) -> None:
             _first_paint(browser, address)
             for name, (slider, place) in MOVES.items():
                 _drag(browser, f"{address}/{name}", slider, place, 60 if full else 30)
+            if full:
+                _crowd(browser, address)
             browser.close()
     finally:
         process.terminate()
@@ -106,3 +117,19 @@ def _drag(browser: Any, address: str, slider: str, place: int, count: int) -> No
         f"90 % within {spent[int(0.9 * len(spent))]:.0f} (under {LIMIT:.0f} is asked; load average {load:.1f})"
     )
     page.close()
+
+
+def _crowd(browser: Any, address: str) -> None:
+    """A light page beside pages that never rest, before and after they are opened."""
+    slider, place = MOVES["linear"]
+    print("alone: ", end="")
+    _drag(browser, f"{address}/linear", slider, place, 20)
+    pages = [browser.new_page() for _ in range(CROWD)]
+    for page in pages:
+        page.goto(f"{address}/diagonal")
+        page.wait_for_selector(".panel .main-svg", timeout=120_000)
+        page.evaluate(BUSY, MOVES["diagonal"][0])
+    print(f"beside {CROWD} pages of lab diagonal that never rest: ", end="")
+    _drag(browser, f"{address}/linear", slider, place, 20)
+    for page in pages:
+        page.close()
