@@ -366,7 +366,7 @@ def compute(view, draft):
         return margin.compute(view, draft)
     raise KeyError("a name that nobody knows")
 
-margin.PAGE = dataclasses.replace(margin.PAGE, compute=compute)
+serve.PAGES = [dataclasses.replace(page, compute=compute) if page is margin.PAGE else page for page in serve.PAGES]
 serve.explore(port=int(sys.argv[1]), browser=False)
 """
 
@@ -391,14 +391,13 @@ def test_an_unexpected_error_is_one_sentence_and_a_traceback_on_the_terminal(chr
 SLOW = """
 import dataclasses, sys, time
 from saddles.explorer import serve
-from saddles.explorer.pages import linear
 
 def compute(view, draft):
     print("begun", flush=True)
     time.sleep(2)
     print("ended", flush=True)
 
-linear.PAGE = dataclasses.replace(linear.PAGE, compute=compute)
+serve.PAGES = [dataclasses.replace(page, compute=compute) for page in serve.PAGES]
 serve.explore(port=int(sys.argv[1]), browser=False)
 """
 
@@ -407,7 +406,8 @@ def test_ctrl_c_waits_for_the_computation_at_work_and_begins_no_other(tmp_path):
     """Were a thread still inside JAX while Python ends, the process would be aborted."""
     log = tmp_path / "log"
     with serving("-c", SLOW, log=log) as (_, process):
-        while "begun" not in log.read_text():
+        deadline = time.monotonic() + 60
+        while "begun" not in log.read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
     told = log.read_text()
     assert told.count("begun") == told.count("ended") == 1
