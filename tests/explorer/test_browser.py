@@ -261,13 +261,15 @@ def test_a_story_sets_the_room_and_plays(tab):
 
 
 def test_stages_are_stepped_through(tab):
-    page = tab().drawn("/diagonal?dim=3")
+    one = tab()
+    page = one.drawn("/diagonal?dim=3")
     page.get_by_role("button", name="stage after").click()
     page.wait_for_function("document.querySelector('.said').textContent.includes('stage 1 of')")
     page.get_by_role("button", name="stage after").click()
     page.wait_for_function("document.querySelector('.said').textContent.includes('stage 2 of')")
     page.get_by_role("button", name="stage before").click()
     page.wait_for_function("document.querySelector('.said').textContent.includes('stage 1 of')")
+    assert one.trouble == []
 
 
 def test_a_saved_view_and_a_film(tab, chromium, tmp_path):

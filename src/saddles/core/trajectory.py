@@ -1,6 +1,6 @@
 """The labelled result that everything in saddles makes and reads.
 
-A trajectory is a plain `xarray.Dataset`: the first dimension is `time`, axes have names, and where it came from is in
+A trajectory is a plain `xarray.Dataset`: the first dimension is `time`, axes have names, and its origin is in
 its attributes. `saddles.core.store` writes and reads it.
 """
 

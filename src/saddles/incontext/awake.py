@@ -46,7 +46,7 @@ RTOL = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Rest:
-    """Where the awake neurons came to rest; `gone` fell asleep."""
+    """Where the awake neurons rest; `gone` fell asleep."""
 
     theta: np.ndarray
     loss: float

@@ -77,9 +77,7 @@ def train(
     gpu = device.type == "cuda"
     optimiser = recipe.build(model.parameters(), gpu)
     file, recording = _places(folder)
-    # `accumulate` may change, for instance where memory ran out: the gradient is the same.
-    run = f"{replace(recipe, accumulate=1)}, batch={feed.size}"
-    checkpoint = Checkpoint(file, {"model": model, "optimiser": optimiser}, run)
+    checkpoint = Checkpoint(file, {"model": model, "optimiser": optimiser}, _identity(recipe, feed))
     history = checkpoint.restore(device)
     if recording is not None and history.step == 0 and processes.rank() == 0:
         shutil.rmtree(recording, ignore_errors=True)  # killed before the first checkpoint
@@ -103,6 +101,11 @@ def train(
             )
             status = loop.run(history)
     return xr.DataTree() if processes.rank() else _with_curves(recorder.result, history, feed, recipe, status)
+
+
+def _identity(recipe: Recipe, feed: Feed) -> str:
+    """What a resumed run must share; `accumulate` may change, where memory ran out: the gradient is the same."""
+    return f"{replace(recipe, accumulate=1)}, batch={feed.size}"
 
 
 def _places(folder: str | os.PathLike[str] | None) -> tuple[Path | None, Path | None]:

@@ -167,36 +167,40 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             not_applicable="all linear networks learn the same matrix" if linear else "",
         ),
     ]
-    if linear:
-        theory = trajectory["theory_border"].values
-        dim = float(trajectory.attrs["dim"])
-        across = trajectory["gamma_variance"].values
-        threshold = dim ** (up[:, None] + across[None, :])
-        predicted = np.stack([predicted_linearity(s, threshold) for s in trajectory["singular_value"].values])
-        seen = last["linearity"].values
-        naive = np.stack([1.0 * (s[0] > threshold) for s in trajectory["singular_value"].values])
-        wide = up >= 1.5  # w ≥ d√d, where the theory's fluctuations are below d^−¼
-        rows += [
-            judge(
-                "The border of a linear network lies where the theory puts it: mean distance in γ_σ²",
-                where="equation (1); saddles.networks.phases",
-                values=np.mean(abs(border - theory), -1),
-                relation="<=",
-                threshold=0.15,
-                null=np.mean(abs(border - (theory.mean(-1, keepdims=True) - (up - up.mean()) / 2)), -1),
-                against="a border of σ²√w through the same middle",
-            ),
-            judge(
-                "e of every linear network of width d^1.5 and more is the predicted one: mean distance",
-                where="equation (1); saddles.networks.phases",
-                values=np.mean(abs(seen - predicted)[:, wide], (1, 2)),
-                relation="<=",
-                threshold=0.05,
-                null=np.mean(abs(seen - naive)[:, wide], (1, 2)),
-                against="a theory that jumps from 0 to 1 at σ²w = s₁",
-            ),
-        ]
-    return rows
+    return rows + _linear_claims(trajectory, judge) if linear else rows
+
+
+def _linear_claims(trajectory: Trajectory, judge: Callable[..., Claim]) -> list[Claim]:
+    """What the theory says about every linear network."""
+    up, border, last = trajectory["gamma_w"].values, trajectory["border"].values, trajectory.isel(time=-1)
+    theory = trajectory["theory_border"].values
+    dim = float(trajectory.attrs["dim"])
+    across = trajectory["gamma_variance"].values
+    threshold = dim ** (up[:, None] + across[None, :])
+    predicted = np.stack([predicted_linearity(s, threshold) for s in trajectory["singular_value"].values])
+    seen = last["linearity"].values
+    naive = np.stack([1.0 * (s[0] > threshold) for s in trajectory["singular_value"].values])
+    wide = up >= 1.5  # w ≥ d√d, where the theory's fluctuations are below d^−¼
+    return [
+        judge(
+            "The border of a linear network lies where the theory puts it: mean distance in γ_σ²",
+            where="equation (1); saddles.networks.phases",
+            values=np.mean(abs(border - theory), -1),
+            relation="<=",
+            threshold=0.15,
+            null=np.mean(abs(border - (theory.mean(-1, keepdims=True) - (up - up.mean()) / 2)), -1),
+            against="a border of σ²√w through the same middle",
+        ),
+        judge(
+            "e of every linear network of width d^1.5 and more is the predicted one: mean distance",
+            where="equation (1); saddles.networks.phases",
+            values=np.mean(abs(seen - predicted)[:, wide], (1, 2)),
+            relation="<=",
+            threshold=0.05,
+            null=np.mean(abs(seen - naive)[:, wide], (1, 2)),
+            against="a theory that jumps from 0 to 1 at σ²w = s₁",
+        ),
+    ]
 
 
 def _advantage(linearity: np.ndarray, accuracy: np.ndarray) -> float:

@@ -210,7 +210,7 @@ class LoraPlan:
 
     @property
     def answer(self) -> str:
-        """The sentence that a person came for: which rank, what it carries, what no rank carries."""
+        """The answer in a sentence: which rank, what it carries, what no rank carries."""
         if not self.curve:
             return "Nothing of the change is above what rounding of the stored weights gives: no rank is needed."
         enough = next((one for one in self.curve if one.energy >= ENERGY), self.curve[-1])
