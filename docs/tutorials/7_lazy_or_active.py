@@ -2,9 +2,9 @@
 Lazy or active? One number for your network
 ===========================================
 
-A network that hardly moves its weights trains like a linear model: it is **lazy**, and learns no
-features. One that moves them far is **active**. One number tells them apart, for any network that
-can be differentiated, from its weights before and after training.
+A network that hardly moves its weights trains like a linear model: it is **lazy**, and learns
+no features. One that moves them far is **active**. One number tells them apart, for any network
+that can be differentiated, from its weights before and after training.
 """
 
 # %%
@@ -15,7 +15,8 @@ can be differentiated, from its weights before and after training.
 #
 # .. math::
 #
-#    e = \frac{\|f(\theta) - f(\theta_0) - J(\theta_0)(\theta - \theta_0)\|}{\|f(\theta) - f(\theta_0)\|}
+#    e = \frac{\|f(\theta) - f(\theta_0) - J(\theta_0)(\theta - \theta_0)\|}
+#    {\|f(\theta) - f(\theta_0)\|}
 #
 # 0 is lazy, about 1 says that the linear part explains nothing. It takes one Jacobian-vector
 # product. We train a network on handwritten digits from a large and from a small start.
@@ -77,9 +78,9 @@ for width in (30, 1000):
 # Your own network
 # ----------------
 #
-# Any JAX function of parameters and a batch will do, or a torch module with two state dicts; for
-# two checkpoints of a language model there is the command `saddles regime`. The same weights,
-# moved ten times as far, are a different regime.
+# Any JAX function of parameters and a batch will do, or a torch module with two state dicts;
+# for two checkpoints of a language model there is the command `saddles regime`. The same
+# direction, followed further, is another regime.
 
 
 def network(parameters, batch):
@@ -92,6 +93,5 @@ rng = np.random.default_rng(0)
 direction = [rng.normal(size=part.shape) for part in start]
 for size in (0.01, 0.1, 1.0):
     end = tuple(part + size * move for part, move in zip(start, direction, strict=True))
-    print(
-        f"moved by {size:g}: e = {networks.linearity(network, tuple(start), end, task.inputs):.3f}"
-    )
+    e = networks.linearity(network, tuple(start), end, task.inputs)
+    print(f"moved by {size:g}: e = {e:.3f}")
