@@ -12,7 +12,8 @@ from jaxtyping import Array
 from saddles.core.status import Status
 from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
-from saddles.incontext.crossing import Followed, Heads, follow_heads
+from saddles.incontext.crossing import Followed, follow_heads
+from saddles.incontext.heads import Heads
 from saddles.incontext.simulate import Args, observe, separate_matrix
 from saddles.solvers import methods
 from saddles.solvers.dynamics import Dynamics, Path
@@ -51,10 +52,11 @@ class GradientFlow(methods.GradientFlow):
             return super().follow(dynamics, times)
         heads = _frame(dynamics.args, dynamics.start)
         followed = self._heads(heads, dynamics, times)
-        states = [_from_frame(dynamics.args, heads, state) for state in followed.states]
-        kind = dynamics.start[0].dtype
-        weights = tuple(jnp.asarray(np.stack(part), dtype=kind) for part in zip(*states, strict=True))
-        saved = {name: np.asarray(rows) for name, rows in _seen(weights, dynamics.args).items()}
+        count, kind = len(followed.states), dynamics.start[0].dtype
+        # One program for many numbers of rows: up to the next power of two the last row is repeated.
+        states = followed.states + followed.states[-1:] * ((1 << (count - 1).bit_length()) - count)
+        weights = tuple(jnp.asarray(part, dtype=kind) for part in _from_frame(dynamics.args, heads, np.stack(states)))
+        saved = {name: np.asarray(rows)[:count] for name, rows in _seen(weights, dynamics.args).items()}
         if times is None:
             saved["crossing"] = np.array(followed.crossings).reshape(-1, 2)
         return Path(
@@ -96,11 +98,11 @@ def _to_frame(args: Args, start: tuple[Array, ...]) -> np.ndarray:
     return np.concatenate([value, *(np.einsum("hdr,di->hri", part, vectors).ravel() for part in rest)])
 
 
-def _from_frame(args: Args, heads: Heads, state: np.ndarray) -> tuple[np.ndarray, ...]:
+def _from_frame(args: Args, heads: Heads, rows: np.ndarray) -> tuple[np.ndarray, ...]:
     _, vectors = _eigen(args)
-    value, *rest = heads.split(state)
-    shape = (heads.heads, heads.rank, len(vectors))
-    return value, *(np.einsum("hri,di->hdr", part.reshape(shape), vectors) for part in rest)
+    shape = (-1, 2, heads.heads, heads.rank, len(vectors))
+    parts = np.einsum("tphri,di->pthdr", rows[:, heads.heads :].reshape(shape), vectors)
+    return rows[:, : heads.heads], *parts
 
 
 @arguments_explained
