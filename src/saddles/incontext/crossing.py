@@ -74,7 +74,7 @@ def follow_heads(
 
     Args:
         times: when to save, increasing; None saves the end of every step.
-        cross: False steps through plateaus, for checks of the crossing.
+        cross: False steps through plateaus and freezes nothing, for checks.
     """
     began, end = clock.perf_counter(), np.inf if until is None else until
     done, wanted = Followed(), None if times is None else list(times)

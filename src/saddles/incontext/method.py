@@ -25,16 +25,16 @@ from saddles.solvers.ode import SAVED_TIMES
 class GradientFlow(methods.GradientFlow):
     """Gradient flow θ' = −∇L(θ) of the exact loss.
 
-    The plateaus of separate heads are crossed in one go, however long: a start of 1e-16 costs little more than one of
-    1e-4. Without times, such a run is saved at the end of every step: close where something happens, far apart on
-    plateaus.
+    The plateaus of separate heads are crossed in one go, however long, and learned heads are frozen while they rest: a
+    start of 1e-16 costs less than one of 1e-4. Without times, such a run is saved at the end of every step: close where
+    something happens, far apart on plateaus.
 
     Args:
         until: gradient time to stop at; None runs until the model has converged or `max_steps` are taken.
         rtol: relative error per step.
         stiff: use an implicit solver (not for separate heads).
         max_steps: most solver steps in all.
-        cross: False steps through plateaus.
+        cross: False steps through plateaus and freezes nothing.
     """
 
     cross: bool = True
