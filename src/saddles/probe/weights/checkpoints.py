@@ -173,11 +173,17 @@ def _open_distributed(place: Path, folder: Path, config: Config) -> Weights:
         str(place),
         {name: shape for name, (_, shape, _) in found.items()},
         {name: str(kind).removeprefix("torch.") for name, (_, _, kind) in found.items()},
-        lambda name, rows: read_tensor(folder, *found[name])[rows],
+        partial(_read_distributed, folder, found),
         config,
         step,
         notes,
     )
+
+
+def _read_distributed(
+    folder: Path, found: Mapping[str, tuple[str, tuple[int, ...], torch.dtype]], name: str, rows: slice
+) -> Tensor:
+    return read_tensor(folder, *found[name])[rows]
 
 
 def of_tensors(tensors: Mapping[str, Tensor], place: str) -> Weights:

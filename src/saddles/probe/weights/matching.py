@@ -8,6 +8,9 @@ prefix that pairs most names with equal endings and shapes.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+
+from torch import Tensor
 
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.find_heads import find_layout
@@ -115,8 +118,12 @@ def _renamed(weights: Weights, names: Mapping[str, str]) -> Weights:
         shapes={name: weights.shapes[stored] for name, stored in homes.items()},
         types={name: weights.types[stored] for name, stored in homes.items()},
         files={name: weights.files[stored] for name, stored in homes.items() if stored in weights.files},
-        reader=lambda name, rows: weights.read(homes[name], rows),
+        reader=partial(_read_as, weights, homes),
     )
+
+
+def _read_as(weights: Weights, homes: Mapping[str, str], name: str, rows: slice) -> Tensor:
+    return weights.read(homes[name], rows)
 
 
 def shared(layout: Layout, start: Weights, points: Sequence[Weights]) -> tuple[Layout, list[str]]:
