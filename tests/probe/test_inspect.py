@@ -309,7 +309,8 @@ def test_worker_processes_and_a_cluster_give_the_same_numbers(home, tmp_path):
     place, _ = home
     here: Any = inspect(place)
     there: Any = inspect(place, on="embedded", workers=2, out=tmp_path / "embedded")
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, processes=False) as cluster:
+    local: Any = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", processes=False)
+    with local as cluster:
         dask: Any = inspect(place, on=cluster.scheduler_address)
     for one in (there, dask):
         for group in ("heads", "modules"):

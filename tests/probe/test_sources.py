@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 import xarray as xr
 from planted import planted, tiny
 from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint import FileSystemWriter, save
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 import saddles
 from saddles.errors import SaddlesError
@@ -297,3 +299,20 @@ def test_a_shard_of_another_step_is_named(tmp_path):
     assert any(f"{name} of step 30 holds the numbers of step 20" in note for note in open_series(tmp_path).notes)
     (tmp_path / "checkpoint-30" / name).write_bytes(right)
     assert open_series(tmp_path).notes == ()
+
+
+def test_counts_that_no_name_tells_are_those_of_the_modules():
+    """X-CLIP counts the heads across frames apart (`mit_num_attention_heads`), in blocks called `mit.…`."""
+    from transformers import XCLIPConfig, XCLIPModel
+
+    sizes: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 24, "num_hidden_layers": 1}
+    frames = {"mit_hidden_size": 24, "mit_intermediate_size": 24, "mit_num_hidden_layers": 1}
+    vision = sizes | frames | {"num_attention_heads": 4, "mit_num_attention_heads": 6, "image_size": 16}
+    text = sizes | {"num_attention_heads": 3, "vocab_size": 30, "projection_dim": 24}
+    config = XCLIPConfig(text_config=text, vision_config=vision | {"patch_size": 8}, projection_dim=24)
+    model = XCLIPModel(config)
+    said = json.loads(config.to_json_string()) | {"architectures": ["XCLIPModel"]}
+    stored = replace(open_weights(model), model=None, config=said)
+    counts = {block[0].attention: len(block) for block in layout_of(stored, {}).layers().values()}
+    assert counts == {block[0].attention: len(block) for block in heads(model).layers().values()}
+    assert counts["mit.encoder.layers.0.self_attn"] == 6

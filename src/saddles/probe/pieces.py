@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -64,7 +65,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Made:
-    """A piece that is made, or why not; seconds, and the peak memory of its process so far in bytes."""
+    """A piece that is made, or why not; processor seconds, and the peak memory of its process so far in bytes."""
 
     name: str
     row: Row
@@ -102,14 +103,22 @@ class Pieces(Task[Made]):
 
 def made(piece: Piece, device: str = "cpu") -> Made:
     """Make a piece and measure what it took; a refusal is part of the result."""
-    began = time.perf_counter()
+    began = time.process_time()  # other work on the machine must not count
     try:
         row, error = piece.make(device=device), ""
     except SaddlesError as problem:
         row, error = {}, str(problem)
-    # Linux counts in KiB, macOS in bytes.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Made(piece.name, row, time.perf_counter() - began, peak, error)
+    return Made(piece.name, row, time.process_time() - began, _peak(), error)
+
+
+def _peak() -> int:
+    """The largest memory of this process so far, in bytes."""
+    try:  # Linux: `getrusage` there counts that of the parent before this program began
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @contextmanager
