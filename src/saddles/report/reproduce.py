@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from saddles.core.engines.embedded import gpus
+from saddles.core.engines.engine import ONE_THREAD
 from saddles.core.experiment import Context, Experiment, chosen, registered_here
 from saddles.core.provenance import machine, versions
 from saddles.core.run import Run, run_experiment
@@ -17,8 +19,6 @@ from saddles.runtime.packages import extra_for, not_installed
 from saddles.runtime.progress import bar
 from saddles.runtime.threads import cores
 from saddles.runtime.workers import Worker, WorkerLostError
-from saddles.sweeps.cells import ONE_THREAD
-from saddles.sweeps.embedded import gpus
 
 HEADING = "saddles: reproduction"
 
