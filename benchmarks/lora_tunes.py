@@ -362,7 +362,8 @@ def command() -> None:
     if given.figure is not None:
         draw(json.loads(given.out.read_text()), given.figure)
     else:
-        run(*given.folders, given.out, SMALL if given.small else LARGE, given.device)
+        tokens, folder = given.folders
+        run(tokens, folder, given.out, SMALL if given.small else LARGE, given.device)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_weighted_truncation_is_the_dense_closed_form(shape, singular, sensitive
     weights = np.geomspace(0.01, 5, shape[0]) if sensitive else np.ones(shape[0])
     half = np.sqrt(weights)[:, None]
     left, exact, right = np.linalg.svd(half * change @ root, full_matrices=False)
-    given = [torch.from_numpy(change), torch.from_numpy(moment)]
+    given = torch.from_numpy(change), torch.from_numpy(moment)
     rows = torch.from_numpy(weights) if sensitive else None
     values, kept = weighted_values(*given, rows)
     np.testing.assert_allclose(values, exact, atol=1e-6 * exact[0])
@@ -125,7 +125,9 @@ def test_sensitivities_are_the_diagonal_of_the_fisher_information(family):
 
     width = model.get_submodule(module)(torch.zeros(1, 3, _seen(model, module).shape[1])).shape[-1]
     zero = torch.zeros(1, 3, width)
-    slopes = torch.autograd.functional.jacobian(lambda delta: logits(delta)[0], zero)  # (token, label, 1, token, width)
+    slopes: Any = torch.autograd.functional.jacobian(
+        lambda delta: logits(delta)[0], zero
+    )  # (token, label, 1, token, width)
     chance = logits(zero)[0].exp().detach()
     exact = torch.einsum("tl,tlrk->k", chance, slopes[:, :, 0].pow(2)) / 3
 
@@ -291,7 +293,7 @@ def test_a_gpu_plans_and_cuts_as_the_cpu_does(given, tmp_path):
     base = tiny("gpt2")
     tuned = trained(base)
     plans = [lora_plan(base, tuned, energy=0.8, device=device, **given) for device in ("cpu", "cuda")]
-    data = {"data": TEXT} if "data" in given else {}
+    data: Any = {"data": TEXT} if "data" in given else {}
     made = []
     for device, plan in zip(("cpu", "cuda"), plans, strict=True):
         out = lora_extract(base, tuned, plan, tmp_path / device, device=device, **data)
