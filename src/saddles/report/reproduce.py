@@ -147,7 +147,7 @@ def _carry_out(row: Experiment, job: Job) -> Outcome:
         return Outcome(reason=str(error))
     except Exception as error:  # a mistake of ours in one experiment must not take the others down
         if isinstance(error, ModuleNotFoundError) and (extra := extra_for(error)):
-            return Outcome(reason=not_installed(error, extra), skipped=True)
+            return Outcome(reason=str(not_installed(error, extra)), skipped=True)
         return Outcome(reason=f"this is a bug in saddles ({type(error).__name__}: {error})")
 
 
