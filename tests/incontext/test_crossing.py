@@ -25,7 +25,7 @@ def test_stage_times_agree_with_lsoda(dim, heads, rank, scale):
     """LSODA is implicit on plateaus, knows nothing of heads at rest, and finds every drop by itself."""
     system, start, levels = _problem(dim, heads, rank, scale, 11)
     events = [lambda t, y, level=level: system.loss(system.matrix(y)) - level for level in levels]
-    events[-1].terminal = True
+    events[-1].terminal = True  # pyright: ignore[reportFunctionMemberAccess]
     exact = solve_ivp(system.slope, (0, 2e4), start, "LSODA", rtol=1e-9, atol=1e-13, events=events)
     drops = [float(when[0]) for when in exact.t_events]
     found = follow_heads(system, start, until=drops[-1], times=np.array(drops), rtol=1e-9)
