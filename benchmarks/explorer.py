@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -21,12 +23,18 @@ LIMIT = 150.0
 CROWD = 8
 """Pages that compute without a pause while another visitor moves a slider."""
 BUSY = """
-(id) => setInterval(() => {
-  const slider = document.getElementById(id);
-  slider.value = slider.value === slider.max ? slider.min : slider.max;
-  slider.dispatchEvent(new Event('input', { bubbles: true }));
-}, 200)
+(id) => {
+  window.saddles.draw = async () => {};
+  setInterval(() => {
+    const slider = document.getElementById(id);
+    slider.value = slider.value === slider.max ? slider.min : slider.max;
+    slider.dispatchEvent(new Event('input', { bubbles: true }));
+  }, 200);
+}
 """
+"""Their plots are not drawn: other visitors draw on machines of their own."""
+FIRST_COME = "from saddles.explorer import fair_pool; fair_pool.PATIENCE = 0.0; from saddles.cli import main; main()"
+"""The explorer with one queue for all pages, to compare with."""
 
 SCRIPT = """
 async ([id, place, count]) => {
@@ -58,36 +66,46 @@ def main(full: bool = False) -> None:
         return
     from playwright.sync_api import sync_playwright
 
-    process, address = _server()
-    try:
-        with sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        with _server("-m", "saddles") as address:
             _first_paint(browser, address)
             for name, (slider, place) in MOVES.items():
                 _drag(browser, f"{address}/{name}", slider, place, 60 if full else 30)
             if full:
                 _crowd(browser, address)
-            browser.close()
+        if full:
+            print("first come, first served, to compare with:")
+            with _server("-c", FIRST_COME) as address:
+                _crowd(browser, address)
+        browser.close()
+
+
+@contextmanager
+def _server(*program: str) -> Iterator[str]:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port = trial.getsockname()[1]
+    words = [sys.executable, *program, "explore", "--port", str(port), "--no-browser"]
+    began = time.perf_counter()
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        while not _answers(address):
+            time.sleep(0.02)
+        print(f"server up after {time.perf_counter() - began:.2f} s")
+        yield address
     finally:
         process.terminate()
         process.wait(20)
 
 
-def _server() -> tuple[subprocess.Popen[bytes], str]:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port = trial.getsockname()[1]
-    words = [sys.executable, "-m", "saddles", "explore", "--port", str(port), "--no-browser"]
-    began = time.perf_counter()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/margin", timeout=10).close()
-            print(f"server up after {time.perf_counter() - began:.2f} s")
-            return process, address
-        except OSError:
-            time.sleep(0.02)
+def _answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{address}/margin", timeout=10).close()
+    except OSError:
+        return False
+    return True
 
 
 def _first_paint(browser: Any, address: str) -> None:

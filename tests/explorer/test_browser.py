@@ -227,6 +227,28 @@ def test_the_newest_run_is_open_and_the_table_of_runs_sorts(tab):
     assert one.trouble == []
 
 
+def test_axes_have_lists_and_runs_are_laid_over_each_other(tab):
+    one = tab()
+    page = one.drawn("/runs?run=0/one")
+    assert "Singular value over" in page.locator(".panel figcaption").first.inner_text()
+    page.locator("#set-at-mode").click()
+    page.get_by_role("option", name="2", exact=True).click()
+    page.wait_for_function("location.search.includes('at=mode')")
+    page.locator("#set-over").click()
+    page.get_by_role("option").filter(has_text="two").click()
+    page.wait_for_function(
+        "document.querySelectorAll('.js-plotly-plot')[0]?.data?.map((t) => t.name).join() === 'one,two'", timeout=20_000
+    )
+    page.keyboard.press("Escape")
+    assert "mode 2: 2 runs" in page.locator(".panel figcaption").first.inner_text()
+    again = one.drawn(page.evaluate("location.pathname + location.search"))
+    assert "mode 2: 2 runs" in again.locator(".panel figcaption").first.inner_text()
+    again.locator("#set-run").click()
+    again.get_by_role("option").filter(has_text="live").click()
+    again.wait_for_function("!location.search.includes('at=')")  # the axes were the other run's
+    assert one.trouble == []
+
+
 def test_an_unreadable_run_says_so_in_the_page(tab, shown):
     (shown / "torn" / "trajectory.zarr").mkdir(parents=True, exist_ok=True)
     one = tab()

@@ -18,7 +18,7 @@ from saddles.explorer import run_folders
 from saddles.explorer.pages import runs
 from saddles.explorer.pages.runs_view import Runs
 from saddles.explorer.run_folders import RunFolders
-from saddles.explorer.view import RefusedError
+from saddles.explorer.view import RefusedError, joined
 from saddles.probe.recording.journal import Journal
 
 
@@ -26,6 +26,7 @@ from saddles.probe.recording.journal import Journal
 def home(tmp_path):
     root = tmp_path / "home"
     small_run(root / "lab" / "one")
+    small_run(root / "lab" / "two", 2)
     begin_recording(root / "live", [10, 20])
     grid = xr.Dataset({"best_test_error": (("rate", "width"), np.arange(6.0).reshape(2, 3))}, {"rate": [0.1, 0.2]})
     saddles.save(grid, root / "grid.zarr")
@@ -60,7 +61,10 @@ def test_a_sweep_is_shown_over_its_grid(home):
 
 def test_what_is_found(home):
     found = {one.name: one.kind for one in RunFolders([home]).list()}
-    assert found == {"0/lab/one": "run", "0/live": "recording at work", "0/grid.zarr": "trajectory", "0/phase": "sweep"}
+    assert found == {
+        "0/lab/one": "run", "0/lab/two": "run", "0/live": "recording at work", "0/grid.zarr": "trajectory",
+        "0/phase": "sweep",
+    }  # fmt: skip
     assert list(RunFolders([home]).open("0/live")) == ["heads"]
     assert RunFolders([home / "lab" / "one"]).list()[0].name == "0"
 
@@ -196,6 +200,9 @@ def test_panels_of_every_kind(home):
         (Runs(run="0/lab/one", at="mode=99"), "at", "0 to 7"),
         (Runs(run="0/nothing"), "run", "in none of the folders"),
         (Runs(run="0/lab/one", other="9/x"), "other", "in none of the folders"),
+        (Runs(run="0/lab/one", over="0/nothing"), "over", "in none of the folders"),
+        (Runs(run="0/lab/one", over="0/live"), "over", "nothing over time"),
+        (Runs(run="0/lab/one", over="0/lab/two", at="mode=99"), "over", "0 to 7"),
     ],
 )
 def test_what_is_refused_says_where(home, view, setting, words):
@@ -212,6 +219,34 @@ def test_fields_fit_what_is_open(home):
     assert plain["layer"] is None
     assert isinstance(plain["variable"], list)
     assert "singular_value" in plain["variable"]
+
+
+def test_runs_are_laid_over_each_other(home):
+    small_run(home / "lab" / "three | 3", 3)
+    page = runs.page(RunFolders([home]))
+    view = Runs(run="0/lab/one", over=joined(["0/lab/two", "0/lab/three | 3", "0/lab/one"]), variable="test_error")
+    found = page.compute(view, False)
+    first, second = page.panels(view, found)[:2]
+    assert (first.title, second.title) == ("test error: 3 runs", "loss: 3 runs")
+    assert [trace["name"] for trace in first.data] == ["one", "two", "three | 3"]
+    for trace, name in zip(first.data, ("one", "two", "three | 3"), strict=True):
+        whole = saddles.load(home / "lab" / name)["test_error"]
+        np.testing.assert_allclose(trace["y"], whole.values, rtol=1e-5)
+    made: dict = {}
+    exec(page.code(view), made)
+    assert {"run", "over_1", "over_2"} <= set(made)
+    with pytest.raises(RefusedError, match="At most 7"):
+        page.check(replace(view, over=joined(f"0/{k}" for k in range(8))))
+
+
+def test_every_further_axis_has_its_list(home):
+    page = runs.page(RunFolders([home]))
+    sweep = Runs(run="0/phase", variable="test_error")
+    assert page.fit(sweep, page.compute(sweep, False))["at"] == {"rate": ["0.1", "0.2"], "width": ["5", "10", "20"]}
+    one = Runs(run="0/lab/one")
+    assert page.fit(one, page.compute(one, False))["at"] == {"mode": [str(k) for k in range(8)]}
+    fixed = replace(one, variable="test_error", at="mode=3")  # another variable's axis
+    assert page.panels(fixed, page.compute(fixed, False))[0].title.startswith("test error")
 
 
 def test_a_trajectory_of_lab_transformers_is_shown_as_a_recording():
@@ -232,7 +267,7 @@ def test_a_trajectory_of_lab_transformers_is_shown_as_a_recording():
     assert page.panels(replace(view, at="scale=2"), found)[0].data[0]["z"][1][2] < last  # a smaller start, a lower rank
     with pytest.raises(RefusedError, match="scale=3"):
         page.panels(replace(view, at="scale=3"), found)
-    assert page.fit(view, found)["at"] == []
+    assert page.fit(view, found)["at"] == {"scale": ["1", "0.3", "0.1"]}
 
 
 def test_the_newest_run_opens_by_itself(home):

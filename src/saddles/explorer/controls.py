@@ -6,7 +6,7 @@ from html import escape
 from nicegui import ui
 
 from saddles.explorer.page import Fit
-from saddles.explorer.view import Setting, Value
+from saddles.explorer.view import Setting, Value, joined, parted
 
 Moved = Callable[[str, object, bool], Awaitable[None]]
 """(setting, new value, draft): a draft while a slider is moving."""
@@ -19,6 +19,9 @@ TELL = "(event) => emit(event.target.value)"
 
 def field(name: str, setting: Setting, value: Value, moved: Moved) -> "Field":
     """The field that fits a setting."""
+    if setting.kind:
+        kinds = {"one": ListField, "several": SeveralField, "positions": AxesField}
+        return kinds[setting.kind](name, setting, value, moved)
     if setting.options is not None:
         return ChoiceField(name, setting, value, moved)
     return (TextField if isinstance(value, str) else NumberField)(name, setting, value, moved)
@@ -142,8 +145,99 @@ class TextField(Field):
         """Write the words."""
         self.entry.value = str(value)
 
+
+LOOK = "dense options-dense borderless"
+
+
+class ListField(Field):
+    """One of what the results have; the first option is none of them."""
+
+    _quiet = False
+
+    def build(self, value: Value) -> None:
+        """Add the list, which is filled when there are results."""
+        self.entry = ui.select({"": "—", str(value): str(value) or "—"}, value=str(value), on_change=self._picked)
+        label = escape(self.setting.label, quote=True)
+        self.entry.props(f'{LOOK} for="set-{self.name}" aria-label="{label}"')
+
+    def _picked(self) -> Awaitable[None] | None:
+        return None if self._quiet else self._moved(self.name, self.entry.value or "", False)
+
+    def show(self, value: Value) -> None:
+        """Choose an option, known or not."""
+        self._offer(list(self.entry.options), str(value))
+
     def fit(self, to: Fit) -> None:
-        """Fit the results: words are suggested while typing."""
+        """Fit the results: texts are offered."""
         super().fit(to)
         if isinstance(to, list):
-            self.entry.set_autocomplete(to)
+            self._offer(to, str(self.entry.value or ""))
+
+    def _offer(self, names: list[str], value: str) -> None:
+        self._quiet = True
+        self.entry.set_options({"": "—"} | {name: name for name in [*names, value] if name}, value=value)
+        self._quiet = False
+
+
+class SeveralField(ListField):
+    """Several of a list."""
+
+    def build(self, value: Value) -> None:
+        """Add the list."""
+        options = {name: words for name, words in (self.setting.options or {}).items() if name}
+        options |= {name: name for name in parted(str(value)) if name not in options}
+        self.entry = ui.select(options, value=parted(str(value)), multiple=True, on_change=self._picked)
+        label = escape(self.setting.label, quote=True)
+        self.entry.props(f'{LOOK} use-chips for="set-{self.name}" aria-label="{label}"')
+
+    def _picked(self) -> Awaitable[None] | None:
+        return None if self._quiet else self._moved(self.name, joined(self.entry.value or []), False)
+
+    def show(self, value: Value) -> None:
+        """Choose several."""
+        self._quiet = True
+        self.entry.value = [name for name in parted(str(value)) if name in self.entry.options]
+        self._quiet = False
+
+
+class AxesField(Field):
+    """A list of positions for each axis of what is drawn."""
+
+    _quiet = False
+
+    def build(self, value: Value) -> None:
+        """Add a place for the lists, which are made when there are results."""
+        self._value, self.lists = str(value), dict[str, ui.select]()
+        self.place = ui.element("div").classes("axes")
+
+    def fit(self, to: Fit) -> None:
+        """Fit the results: for each axis the labels of its positions."""
+        super().fit(to if to else None)
+        if not isinstance(to, dict):
+            return
+        self.place.clear()
+        with self.place:
+            self.lists = {axis: self._list(axis, labels) for axis, labels in to.items()}
+        self.show(self._value)
+
+    def _list(self, axis: str, labels: list[str]) -> ui.select:
+        options = {"": "—"} | {str(k): label for k, label in enumerate(labels)}
+        place = escape(f"set-{self.name}-{axis}", quote=True)
+        with ui.element("div").classes("axis"):
+            ui.html(f'<label for="{place}">{escape(axis)}</label>', sanitize=False)
+            made = ui.select(options, value="", with_input=len(options) > MANY, on_change=self._picked)
+        return made.props(f'{LOOK} for="{place}"')
+
+    def _picked(self) -> Awaitable[None] | None:
+        if self._quiet:
+            return None
+        self._value = " ".join(f"{axis}={one.value}" for axis, one in self.lists.items() if one.value)
+        return self._moved(self.name, self._value, False)
+
+    def show(self, value: Value) -> None:
+        """Choose the positions that a text names."""
+        self._quiet, self._value = True, str(value)
+        named = dict(pair.partition("=")[::2] for pair in self._value.replace(",", " ").split())
+        for axis, one in self.lists.items():
+            one.value = named.get(axis, "") if named.get(axis, "") in one.options else ""
+        self._quiet = False

@@ -241,7 +241,11 @@ class OpenPage:
             self.fields[name].refuse("")
         if value == getattr(self.view, name) and draft:
             return
-        self.view = replace(self.view, **{name: value})
+        fresh = {other: getattr(self.page.view(), other) for other in self.page.resets.get(name, ())}
+        self.view = replace(self.view, **fresh, **{name: value})
+        for other in fresh:
+            self.fields[other].show(fresh[other])
+            self.fields[other].refuse("")
         if show or not draft:
             self.fields[name].show(value)
         await self.refresh(draft)

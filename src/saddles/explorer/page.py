@@ -12,8 +12,8 @@ from saddles.explorer.view import View
 V = TypeVar("V", bound=View)
 Results = dict[str, xr.Dataset]
 """The trajectories that a page shows, by name."""
-Fit = int | list[str] | None
-"""How a field fits the results: None hides it, a number ends its slider, texts are suggested."""
+Fit = int | list[str] | dict[str, list[str]] | None
+"""How a field fits the results: None hides it, a number ends its slider, texts are offered, or labels of each axis."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Page(Generic[V]):
     """How fields fit the results, by name."""
     lists: dict[str, Callable[[], dict[str, str]]] = field(default_factory=dict)
     """Settings that are chosen from a list, which is read anew whenever the page is opened."""
+    resets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Settings that go back to their defaults when another changes, because they belong to it."""
     opening: Callable[[], dict[str, str]] = dict
     """Settings of the page where its address names none."""
     details: Callable[[V], str] | None = None

@@ -6,15 +6,15 @@ from the defaults; values from a link or a field are checked, and refused in one
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, Literal, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from saddles.errors import SaddlesError
 
 Value = float | int | str
-LONGEST = 300
+LONGEST = 1000
 """Characters that a setting may have."""
 QUOTED = 40
 """Characters of a wrong value that a message repeats."""
@@ -48,6 +48,8 @@ class Setting:
     options: Mapping[str, str] | None = None
     still: bool = False
     """It changes what is drawn, not what is computed."""
+    kind: Literal["", "one", "several", "positions"] = ""
+    """Text that is chosen, not typed: one of what the results have, several of a list, a position along each axis."""
 
 
 def number(
@@ -67,9 +69,21 @@ def clock(words: str = "share of the time that has passed") -> Any:
     return number(1.0, "instant", 0.0, 1.0, 0.01, words, still=True)
 
 
-def text(label: str, words: str = "", still: bool = False) -> Any:
+def text(
+    label: str, words: str = "", still: bool = False, kind: Literal["", "one", "several", "positions"] = ""
+) -> Any:
     """A field for a few characters, empty by default; the page that uses it checks what they mean."""
-    return dataclasses.field(default="", metadata={"setting": Setting(label, words, still=still)})
+    return dataclasses.field(default="", metadata={"setting": Setting(label, words, still=still, kind=kind)})
+
+
+def joined(names: Iterable[str]) -> str:
+    """Several names as the text of one setting."""
+    return "|".join(quote(name, safe="/ ") for name in names)
+
+
+def parted(written: str) -> list[str]:
+    """The names in the text of a setting, each once."""
+    return list(dict.fromkeys(unquote(name) for name in written.split("|") if name))
 
 
 def settings(view: View | type[View]) -> dict[str, Setting]:

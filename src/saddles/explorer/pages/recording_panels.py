@@ -23,7 +23,7 @@ RUNS = ("scale", "seed")
 def of_lab(view: Runs, data: xr.Dataset) -> xr.Dataset:
     """A trajectory of lab `transformers` as a recording: one scale and seed, at the steps whose spectra are kept."""
     runs: dict[Hashable, int] = {axis: data.sizes[axis] for axis in RUNS}
-    one = data.isel(dict.fromkeys(RUNS, 0) | positions(view, runs))
+    one = data.isel(dict.fromkeys(RUNS, 0) | positions(view, runs, runs))
     rows = np.flatnonzero(np.isin(one["step"].values, one["instant"].values))
     spectra = one["singular_value"].transpose("instant", "layer", "head", "product", "index")
     return one.drop_dims("instant").isel(time=rows).assign(singular_value=(("time", *spectra.dims[1:]), spectra.values))
@@ -37,7 +37,7 @@ def is_of_lab(data: xr.Dataset) -> bool:
 def panels(view: Runs, parts: Results) -> list[Panel]:
     """Four panels of the heads, and one of the matrices where they were measured."""
     heads = parts["heads"]
-    _check(view, heads)
+    check(view, heads)
     now = round(view.instant * (heads.sizes["time"] - 1))
     one = heads.sel(product=view.product).isel(layer=view.layer, head=view.head)
     shown = [
@@ -54,7 +54,8 @@ def panels(view: Runs, parts: Results) -> list[Panel]:
     return shown
 
 
-def _check(view: Runs, heads: xr.Dataset) -> None:
+def check(view: Runs, heads: xr.Dataset) -> None:
+    """Refuse a layer, head or product that the run has not."""
     if not heads.sizes.get("time"):
         raise RefusedError("run", "This recording has no rows yet. Wait for its first measurement.")
     for name, place in (("layer", view.layer), ("head", view.head)):
@@ -65,7 +66,8 @@ def _check(view: Runs, heads: xr.Dataset) -> None:
         raise RefusedError("product", f"This run has the products {', '.join(known)}; got {view.product}.")
 
 
-def _name(view: Runs) -> str:
+def measured(view: Runs) -> str:
+    """The chosen measure in words."""
     return re.sub(r"energy rank (\d+)", r"rank at \1 %", view.measure.replace("_", " "))
 
 
@@ -82,12 +84,12 @@ def _map(view: Runs, heads: xr.Dataset, now: int) -> Panel:
     ]
     most = np.unravel_index(int(np.nanargmax(values)), values.shape)
     words = (
-        f"{_name(view)} of the change of {view.product} at step {step}, by layer and head; largest "
+        f"{measured(view)} of the change of {view.product} at step {step}, by layer and head; largest "
         f"{np.nanmax(values):.3g} at layer {most[0]}, head {most[1]}."
     )
     y, x = ({"dtick": max(1, count // 12), "showgrid": False} for count in values.shape)
     layout = draw.layout("head", "layer", x=x, y=y | {"autorange": "reversed"})
-    return Panel(f"{_name(view)} by layer and head, step {step}", words, data, layout)
+    return Panel(f"{measured(view)} by layer and head, step {step}", words, data, layout)
 
 
 def _spectrum(view: Runs, one: xr.Dataset, now: int) -> Panel:
@@ -143,10 +145,10 @@ def _layers(view: Runs, heads: xr.Dataset, now: int) -> Panel:
         data.append(draw.line(steps, mean, f"layer {k}" if k < 12 else "", draw.colour(k), line={"width": width}))
     ends = chosen.isel(time=-1).mean("head").values
     told = ", ".join(f"{v:.2f}" for v in ends[:12])
-    words = f"Mean {_name(view)} of each layer's heads over training; at the end {told}."
+    words = f"Mean {measured(view)} of each layer's heads over training; at the end {told}."
     shapes = [draw.upright(float(steps[now]))]
-    return Panel(f"{_name(view)}, mean over a layer's heads", words, data,
-                 draw.layout("training step", _name(view), y={"rangemode": "tozero"}, shapes=shapes))  # fmt: skip
+    return Panel(f"{measured(view)}, mean over a layer's heads", words, data,
+                 draw.layout("training step", measured(view), y={"rangemode": "tozero"}, shapes=shapes))  # fmt: skip
 
 
 def _losses(heads: xr.Dataset, now: int) -> Panel:
@@ -169,10 +171,10 @@ def _matrices(view: Runs, matrices: xr.Dataset, now: int) -> Panel:
     data = [{"type": "bar", "orientation": "h", "x": draw.values(values), "y": names,
              "marker": {"color": draw.colour(0)}, "hovertemplate": "%{y}: %{x:.3g}<extra></extra>"}]  # fmt: skip
     words = (
-        f"{_name(view)} of the {len(names)} plain matrices that moved most; first {names[-1]} with {values[-1]:.3g}."
+        f"{measured(view)} of the {len(names)} plain matrices that moved most; first {names[-1]} with {values[-1]:.3g}."
     )
     y = {"tickfont": {"size": 10}, "showgrid": False, "automargin": True}
-    layout = draw.layout(_name(view), "", height=90 + 22 * len(names), y=y)
+    layout = draw.layout(measured(view), "", height=90 + 22 * len(names), y=y)
     return Panel("Matrices that moved most", words, data, layout, wide=True)
 
 

@@ -7,14 +7,16 @@ import xarray as xr
 
 from saddles.errors import SaddlesError
 from saddles.explorer.page import Fit, Page, Panel, Results
-from saddles.explorer.pages import recording_panels, trajectory_panels
+from saddles.explorer.pages import overlay_panels, recording_panels, trajectory_panels
 from saddles.explorer.pages.runs_view import Runs
 from saddles.explorer.run_details import details
 from saddles.explorer.run_folders import RunFolders
-from saddles.explorer.view import RefusedError
+from saddles.explorer.view import RefusedError, parted
 
-KEPT = 4
+KEPT = 12
 """Open runs that a server remembers."""
+LAID = 7
+"""Runs that are laid over another: with it, as many as there are colours to tell apart."""
 
 
 class OpenRuns:
@@ -51,41 +53,55 @@ class OpenRuns:
 
     def stamp(self, view: Runs) -> tuple[tuple[int, ...], ...]:
         """Something that changes when an open run does."""
-        return tuple(self.folders.stamp(name) for name in (view.run, view.other) if name)
+        return tuple(self.folders.stamp(name) for name in _named(view).values())
 
     def compute(self, view: Runs, draft: bool = False) -> Results:
-        """The runs that are chosen: "run" and "other", each with its groups."""
+        """The runs that are chosen, each with its groups: "run", "other", "over_1" and so on."""
         results = {}
-        for setting, name in (("run", view.run), ("other", view.other)):
-            parts = self.open(setting, name) if name else {}
-            results |= {f"{setting}/{group}" if group else setting: data for group, data in parts.items()}
+        for key, name in _named(view).items():
+            parts = self.open(key.partition("_")[0], name)
+            results |= {f"{key}/{group}" if group else key: data for group, data in parts.items()}
         return results
 
     def code(self, view: Runs) -> str:
         """The lines that open the same in Python."""
         lines = ["import saddles"]
-        for setting, name in (("run", view.run), ("other", view.other)):
-            if name:
-                place = self.folders.place(name)
-                live = (place / "rows").is_dir() and not (place / "trajectory.zarr").is_dir()
-                lines.append(f"{setting} = saddles.{'probe.recorded' if live else 'load'}({str(place)!r})")
+        for key, name in _named(view).items():
+            place = self.folders.place(name)
+            live = (place / "rows").is_dir() and not (place / "trajectory.zarr").is_dir()
+            lines.append(f"{key} = saddles.{'probe.recorded' if live else 'load'}({str(place)!r})")
         return "\n".join(lines) + "\n"
 
 
 def check(view: Runs) -> None:
     """Nothing is computed here; sizes are checked when a run is opened."""
+    if len(parted(view.over)) > LAID:
+        raise RefusedError("over", f"At most {LAID} runs are laid over another; got {len(parted(view.over))}.")
 
 
-def _split(view: Runs, results: Mapping[str, xr.Dataset], setting: str) -> Results:
+def _named(view: Runs) -> dict[str, str]:
+    """The runs of a view, by their names in its results."""
+    over = [name for name in parted(view.over) if name != view.run] if view.run else []
+    named = {"run": view.run, "other": view.other} | {f"over_{k}": name for k, name in enumerate(over, 1)}
+    return {key: name for key, name in named.items() if name}
+
+
+def _split(view: Runs, results: Mapping[str, xr.Dataset], run: str) -> Results:
     """One run's groups; a trajectory of lab `transformers` as the recording that it is made of."""
-    parts = {key.partition("/")[2]: data for key, data in results.items() if key.partition("/")[0] == setting}
+    parts = {key.partition("/")[2]: data for key, data in results.items() if key.partition("/")[0] == run}
     if "" in parts and recording_panels.is_of_lab(parts[""]):
         return {"heads": recording_panels.of_lab(view, parts[""])}
     return parts
 
 
 def panels(view: Runs, results: Results) -> list[Panel]:
-    """The panels of the run; with another, those of both in turns, so that they stand side by side."""
+    """All runs in one, where some are laid over the first; then its panels, in turns with those of the other."""
+    named = _named(view)
+    laid = {name: _split(view, results, key) for key, name in named.items() if key != "other"}
+    return (overlay_panels.panels(view, laid) if len(laid) > 1 else []) + _beside(view, results)
+
+
+def _beside(view: Runs, results: Results) -> list[Panel]:
     first, second = (_panels(view, _split(view, results, setting), setting) for setting in ("run", "other"))
     if not second:
         return first
@@ -110,10 +126,18 @@ def fit(view: Runs, results: Results) -> dict[str, Fit]:
     fitted: dict[str, Fit] = {} if heads else dict.fromkeys(("measure", "product", "layer", "head"), None)
     for name in ("layer", "head") if heads else ():
         fitted[name] = max(min(data.sizes[name] for data in heads) - 1, 0)
-    several = any(axis in data.coords for data in heads for axis in recording_panels.RUNS)
     fitted["variable"] = trajectory_panels.names(others[0]) if others else None
-    fitted["at"] = [] if others or several else None
+    fitted["at"] = _axes(view, results, others)
     return fitted if sides else fitted | {"instant": None}
+
+
+def _axes(view: Runs, results: Results, others: list[Results]) -> dict[str, list[str]] | None:
+    """The further axes of what is drawn; of runs of lab `transformers`, those of its runs."""
+    of_lab = [data for key, data in results.items() if key in ("run", "other") and recording_panels.is_of_lab(data)]
+    if others:
+        data, name = trajectory_panels.chosen(view, others[0])
+        return trajectory_panels.axes(data[name])
+    return trajectory_panels.axes(of_lab[0], recording_panels.RUNS) if of_lab else None
 
 
 def say(view: Runs, results: Results) -> str:
@@ -134,5 +158,6 @@ def page(folders: RunFolders) -> Page[Runs]:
         "runs", "Runs", "Any trajectory on disk, and a training run while it is being recorded: ranks by layer and "
         "head, spectra over time, stages. Name folders on the command line: saddles explore runs/",
         Runs, check, runs.compute, panels, say, runs.code, moving="instant", fit=fit,
-        lists={"run": runs.names, "other": runs.names}, stamp=runs.stamp, opening=runs.newest, details=runs.details,
+        lists=dict.fromkeys(("run", "other", "over"), runs.names), resets={"run": ("over", "variable", "at")},
+        stamp=runs.stamp, opening=runs.newest, details=runs.details,
     )  # fmt: skip

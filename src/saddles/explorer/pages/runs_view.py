@@ -16,9 +16,11 @@ class Runs(View):
 
     run: str = text("run")
     other: str = text("beside it")
+    over: str = text("over it", "more runs on the same axes", kind="several")
     instant: float = clock("share of the saved instants that has passed")
-    variable: str = text("variable", "of a trajectory; empty is chosen for you", still=True)
-    at: str = text("other axes", "positions along further axes, such as seed=1; 0 where nothing is said", still=True)
+    variable: str = text("variable", "of a trajectory; — is chosen for you", still=True, kind="one")
+    at: str = text("other axes", "the longest axis that is left free is drawn as lines, others at their first position",
+                   still=True, kind="positions")  # fmt: skip
     measure: str = choice("stable_rank", "rank of the heads' change", MEASURES, still=True)
     product: str = choice(
         "KQ", "product", {"KQ": "keys and queries, W_K W_Qᵀ", "VO": "values and outputs, W_V W_Oᵀ"}, still=True

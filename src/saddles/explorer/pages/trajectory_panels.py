@@ -1,6 +1,6 @@
 """Panels of any trajectory: a variable over time, at one instant, over a grid, its stages."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -19,6 +19,8 @@ NAMED = 8
 """Lines that the legend names."""
 LISTED = 12
 """Variables that a message lists."""
+OFFERED = 1000
+"""Positions of an axis that a list offers."""
 ROWS = 2000
 """Instants of one line; more are thinned out."""
 
@@ -47,27 +49,39 @@ def chosen(view: Runs, parts: Results) -> tuple[xr.Dataset, str]:
     return parts[group], name
 
 
-def positions(view: Runs, sizes: Mapping[Hashable, int]) -> dict[str, int]:
-    """The positions along further axes that a view names."""
+def positions(view: Runs, sizes: Mapping[Hashable, int], known: Mapping[Hashable, int]) -> dict[str, int]:
+    """The positions that a view names along the axes of one variable; `known` are those of all variables."""
     named: dict[str, int] = {}
     for pair in view.at.replace(",", " ").split():
         axis, equals, place = pair.partition("=")
-        if not equals or axis not in sizes or not place.isdecimal() or int(place) >= sizes[axis]:
-            known = ", ".join(f"{axis}=0 to {size - 1}" for axis, size in sizes.items() if axis != "time")
-            sentence = f"Positions along further axes must be {known}" if known else "There are no further axes"
+        if not equals or axis not in known or not place.isdecimal() or int(place) >= known[axis]:
+            told = ", ".join(f"{axis}=0 to {size - 1}" for axis, size in known.items() if axis != "time")
+            sentence = f"Positions along further axes must be {told}" if told else "There are no further axes"
             raise RefusedError("at", f"{sentence}; got {pair[:QUOTED]!r}.")
         named[axis] = int(place)
-    return named
+    return {axis: place for axis, place in named.items() if axis in sizes}
 
 
-def _at(view: Runs, values: xr.DataArray, free: int) -> xr.DataArray:
+def axes(values: xr.DataArray | xr.Dataset, only: Sequence[str] | None = None) -> dict[str, list[str]]:
+    """The labels of the positions along each further axis."""
+    found = [str(axis) for axis, size in values.sizes.items() if axis != "time" and 1 < size <= OFFERED]
+    return {axis: _labels(values, axis) for axis in found if only is None or axis in only}
+
+
+def _labels(values: xr.DataArray | xr.Dataset, axis: str) -> list[str]:
+    labels = values[axis].values.tolist() if axis in values.coords else list(range(values.sizes[axis]))
+    return [f"{label:.4g}" if isinstance(label, float) else str(label) for label in labels]
+
+
+def _at(view: Runs, data: xr.Dataset, values: xr.DataArray, free: int) -> xr.DataArray:
     """Fix further axes (all but time and `free` others, the longest) at the positions asked for."""
-    values = values.isel(positions(view, values.sizes))
+    values = values.isel(positions(view, values.sizes, data.sizes))
     axes = sorted((a for a in values.dims if a != "time"), key=lambda a: -values.sizes[a])
     return values.isel(dict.fromkeys(axes[free:], 0))
 
 
-def _clock(data: xr.Dataset, values: xr.DataArray) -> tuple[np.ndarray, str]:
+def clock_of(data: xr.Dataset, values: xr.DataArray) -> tuple[np.ndarray, str]:
+    """The instants of a variable and their unit."""
     for name, words in (("step", "step"), ("rescaled_time", "rescaled time")):
         if name in data.coords and data[name].dims == ("time",):
             return data[name].values, words
@@ -83,10 +97,10 @@ def panels(view: Runs, parts: Results) -> list[Panel]:
         values = values.where(data["cell_done"] == 1)
     if values.sizes.get("time", 1) < 2:
         still = values.isel(time=0) if "time" in values.dims else values
-        grid_ = _at(view, still, 2)
-        return [_map(grid_, name) if grid_.ndim == 2 else _profile(_at(view, still, 1), name)]
-    lines = _at(view, values, 1).transpose("time", ...)
-    clock, unit = _clock(data, lines)
+        grid_ = _at(view, data, still, 2)
+        return [_map(grid_, name) if grid_.ndim == 2 else _profile(_at(view, data, still, 1), name)]
+    lines = _at(view, data, values, 1).transpose("time", ...)
+    clock, unit = clock_of(data, lines)
     now = round(view.instant * (len(clock) - 1))
     shown = [_over_time(lines, name, clock, unit, now, _stages(data, name, lines), _foreseen(view, data, name, lines))]
     if lines.ndim == 2:
@@ -94,7 +108,7 @@ def panels(view: Runs, parts: Results) -> list[Panel]:
     if grid:
         shown.append(_over_grid(view, data, values, name, now))
     if name != "loss" and "loss" in data and "time" in data["loss"].dims:
-        loss = _at_quietly(view, data["loss"])
+        loss = at_quietly(view, data["loss"])
         shown.append(_over_time(loss, "loss", clock, unit, now, None, _foreseen(view, data, "loss", loss)))
     return shown
 
@@ -113,7 +127,7 @@ def _over_grid(view: Runs, data: xr.Dataset, values: xr.DataArray, name: str, no
     return _map(here.transpose(*axes), name) if len(axes) == 2 else _profile(here, name)
 
 
-def _at_quietly(view: Runs, values: xr.DataArray) -> xr.DataArray:
+def at_quietly(view: Runs, values: xr.DataArray) -> xr.DataArray:
     """The same positions, for a variable that may lack some of the axes."""
     pairs = [pair.partition("=") for pair in view.at.replace(",", " ").split()]
     here = values.isel({axis: int(place) for axis, _, place in pairs if axis in values.dims})
