@@ -26,7 +26,11 @@ def test_milestones_are_where_the_levels_are_crossed():
     found = stages.milestones(run)
     for i, dim in enumerate(dims):
         model = network(dim, stages.GAMMA_W, stages.GAMMA_VARIANCE)
-        ends = np.log(10), np.log(10 * (model.width / dim) ** 0.25), np.log(10 * 0.3 * dim / model.threshold)
+        ends = (
+            np.log(10),
+            np.log(10 * (float(np.asarray(model.width)) / dim) ** 0.25),
+            np.log(10 * 0.3 * dim / model.threshold),
+        )
         rates = 10.0, 10.0, 8.0
         expected = [end / rate for end, rate in zip(ends, rates, strict=True)]
         assert [float(found[name][i, 0]) for name in ("T1", "T2", "T3")] == pytest.approx(expected, abs=2e-3)

@@ -1,6 +1,15 @@
 """The experiments of the linear lab, in the order of the paper."""
 
-from saddles.linear.experiments import figure_1, figure_2, stages, stuck, theorem_1, theorem_2, trade_off, transition
+from saddles.linear.experiments import (
+    figure_1,
+    figure_2,
+    stages,
+    stuck,
+    theorem_1,
+    theorem_2,
+    trade_off,
+    transition,
+)
 
 EXPERIMENTS = [
     stuck.EXPERIMENT,

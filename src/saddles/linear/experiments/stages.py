@@ -149,7 +149,7 @@ def _at(values: xr.DataArray, times: xr.DataArray) -> np.ndarray:
 
 def _slopes(trajectory: xr.Dataset, values: np.ndarray) -> np.ndarray:
     """Log-log slope against d of `values` (dim), or one per seed of `values` (dim, seed)."""
-    return np.polyfit(np.log(trajectory["dim"].values.astype(float)), np.log(values), 1)[0]
+    return np.atleast_1d(np.polyfit(np.log(trajectory["dim"].values.astype(float)), np.log(values), 1)[0])
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:

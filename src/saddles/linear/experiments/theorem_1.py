@@ -34,8 +34,8 @@ from saddles.runtime.progress import bar
 if TYPE_CHECKING:
     from jax import Array
 
-    from saddles.linear.task import LowRank, MatrixTask
-    from saddles.solvers.two_layer import Cost
+    from saddles.linear.task import LowRank
+    from saddles.solvers.two_layer import Cost, Matrix
 
 BOUNDS = ("bounded", "steeper", "weakly", "nothing")
 """What `_over_bounds` measures."""
@@ -105,13 +105,13 @@ def _log_cosh() -> "type[Cost]":
 
         observed: "np.ndarray"
 
-        def __call__(self, matrix: "Array") -> "Array":
+        def __call__(self, matrix: "Matrix") -> "Array":
             return jnp.mean(jnp.log(jnp.cosh(matrix - self.observed)))
 
     return LogCosh
 
 
-COSTS: dict[str, "Callable[[LowRank], MatrixTask]"] = {
+COSTS: "dict[str, Callable[[LowRank], LowRank | _Task]]" = {
     "completion": lambda task: linear.Completion(task.dim, task.rank, seed=task.seed),
     "log cosh": lambda task: _Task(task.shape, _log_cosh()(task.observed)),  # type: ignore[call-arg]
 }

@@ -113,9 +113,8 @@ def spectra(trajectory: xr.Dataset, product: str) -> dict[str, float]:
         for one in (end, first)
     )
     # beyond the head's dimension the initial product has rounding errors for singular values
-    inside = (begun > 1e-5).all(axis=(0, 1, 2, 4))
-    inside[0] = False  # both are 1 there
-    gap = (values - begun).mean(axis=2)[:, :, inside].max()
+    inside = np.flatnonzero((begun > 1e-5).all(axis=(0, 1, 2, 4)))
+    gap = (values - begun).mean(axis=2)[:, :, inside[1:]].max()  # both are 1 at the first index
     draw = np.random.default_rng(0)
     k, q, dk, dq = draw.normal(size=(4, 8, MODEL, HEAD))
     walk, start = (
