@@ -2,10 +2,12 @@
 
     python -m benchmarks inspect [--full]      --full: all 32 layers (about 15 minutes on two idle cores); else 1
 
-The series is written sparsely: the files have their full length (13.5 GB each in bfloat16) and almost no blocks on
-disk. Low-rank regions move in every 32nd layer and in the output matrix, all else stays; what stays is read and
-compared like any numbers, but a matrix or a layer's heads in which nothing changed need no decomposition. What is asked
-for: a peak below two copies of the largest pair of tensors (beside what Python and the libraries take), whatever
+First: a series with the shapes of Pythia-1.4B on one and two worker processes, and what all of it would take.
+
+That of the 7B model is written sparsely: the files have their full length (13.5 GB each in bfloat16) and almost no
+blocks on disk. Low-rank regions move in every 32nd layer and in the output matrix, all else stays; what stays is read
+and compared like any numbers, but a matrix or a layer's heads in which nothing changed need no decomposition. What is
+asked for: a peak below two copies of the largest pair of tensors (beside what Python and the libraries take), whatever
 the number of layers and checkpoints.
 """
 
@@ -124,7 +126,52 @@ def measure(folder: Path, what: str) -> None:
     )
 
 
+def write_series(folder: Path, checkpoints: int) -> None:
+    """A few checkpoints with the shapes of one layer and both embeddings of Pythia-1.4B, random in float16."""
+    import torch
+    from safetensors.torch import save_file
+
+    width, words, draw = 2048, 50304, torch.Generator().manual_seed(0)
+    names = {"gpt_neox.embed_in": (words, width), "embed_out": (words, width)}
+    names |= {f"gpt_neox.layers.0.attention.{x}": s for x, s in
+              (("query_key_value", (3 * width, width)), ("dense", (width, width)))}  # fmt: skip
+    names |= {"gpt_neox.layers.0.mlp.dense_h_to_4h": (4 * width, width)}
+    names |= {"gpt_neox.layers.0.mlp.dense_4h_to_h": (width, 4 * width)}
+    weights = {f"{name}.weight": 0.02 * torch.randn(shape, generator=draw) for name, shape in names.items()}
+    for step in range(checkpoints):
+        place = folder / f"checkpoint-{step}"
+        place.mkdir(parents=True)
+        save_file({name: weight.half() for name, weight in weights.items()}, place / "model.safetensors")
+        (place / "config.json").write_text(json.dumps({"num_attention_heads": 16, "rotary_pct": 0.25}))
+        for weight in weights.values():
+            weight += 1e-3 * torch.randn(weight.shape, generator=draw)
+
+
+def on_workers(checkpoints: int = 3) -> None:
+    """The same series on one and two worker processes, and the plan of 154 checkpoints of the whole model."""
+    import time
+
+    from saddles.probe.inspection import inspect, inspection_cost
+
+    with tempfile.TemporaryDirectory() as place:
+        write_series(Path(place), checkpoints)
+        for workers in (1, 2):
+            began = time.perf_counter()
+            tree = inspect(place, on="embedded", workers=workers)
+            print(f"{workers} workers: {time.perf_counter() - began:.0f} s, {tree.attrs['cost']}", flush=True)
+        cost = inspection_cost(place)
+        print(cost, flush=True)
+        # 24 layers and both embeddings; the first of 154 checkpoints is the reference.
+        once = sum(seconds for shape, (_, seconds) in cost.timed.items() if "at the start" in shape)
+        outer = sum(2 * seconds for shape, (_, seconds) in cost.timed.items() if "50304" in shape)
+        inner = sum(s for shape, (_, s) in cost.timed.items() if "50304" not in shape and "at the start" not in shape)
+        total = 24 * once + 153 * (24 * inner + outer)
+        pieces = 24 + 153 * (24 * 5 + 2)
+        print(f"154 checkpoints of the whole model: {pieces} pieces, {total / 3600:.1f} hours of one core", flush=True)
+
+
 def main(full: bool = False) -> None:
+    on_workers()
     layers = 32 if full else 1
     with tempfile.TemporaryDirectory() as place:
         for step in range(2 if full else 3):

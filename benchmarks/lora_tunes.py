@@ -1,123 +1,165 @@
-"""Loss against parameters for every rule that picks LoRA ranks, on three fine-tunes made here.
+"""Loss against parameters for every rule that picks LoRA ranks, on three fine-tunes.
 
-    python -m benchmarks.lora_tunes TEXTS OUT.json [--device cuda] [--small] [--prepare]
+    python -m benchmarks.lora_tunes TOKENS FOLDER OUT.json [--device cuda] [--small]     # of benchmarks.finetunes
+    python -m benchmarks.lora_tunes --figure FIGURE.png OUT.json
 
-TEXTS is a folder that `--prepare` makes: enwik8, Shakespeare, and Python sources of eight packages, in bytes. A GPT-2
-of bytes is trained on enwik8, then tuned to Shakespeare, to Python, and to telling the eight packages apart. In every
-comparison norms, embeddings, biases and heads are the tuned model's; only the matrices are W₀ + BA. Parameters are
-those of the factors; each rule gets what one rank for all modules takes.
+In every comparison norms, embeddings, biases and heads are the tuned model's; only the matrices are W₀ + BA.
+Parameters are those of the factors; each rule gets what one rank for all modules takes.
 
 Rules of other programs, written down from their sources: kohya's resize (`sv_ratio`: σ > σ₁/x; `sv_fro`: a share of
 each module's own norm; at least rank 1) and mergekit's extraction (`--sv-epsilon`: σ > ε for all modules).
+
+What ΔW is multiplied with before it is cut ("kind"): nothing; C^½ with C = E[xxᵀ] of the module's inputs; or that and,
+from the left, D^½ with D the mean squares of the gradient of −log p(y) with respect to each output, for labels y that
+the tuned model draws itself. The last is the loss's second-order change, with the cross terms left out.
 """
 
 import argparse
-import copy
-import importlib.util
 import json
-import lzma
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from benchmarks.finetunes import LARGE, SMALL, PackageFeed, Scale, measured, text_feed
 from saddles.figures.style import COLOURS, GREY, INK, look, sheet
 from saddles.probe.lora.adapter import lora_extract
 from saddles.probe.lora.budget import allocate
 from saddles.probe.lora.planning import lora_plan
-from saddles.probe.lora.ranks import Sized
 from saddles.probe.lora.running import open_pair
-from saddles.probe.lora.truncation import Truncation
 
-PACKAGES = ("numpy", "scipy", "jax", "torch", "matplotlib", "pandas", "transformers", "networkx")
 RANKS = (1, 2, 4, 8, 16, 32, 64)
+BLOCKS = 128
+"""Blocks of training text from which C and D are taken."""
 
 
-def prepare(folder: Path) -> None:
-    """Write the texts: 24 MB of enwik8, Shakespeare, and at most 1.5 MB of each package's sources."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = Path(os.environ["SADDLES_DATA"])
-    with lzma.open(data / "enwik8.xz") as stream:
-        (folder / "text.bin").write_bytes(stream.read(24_000_000))
-    (folder / "shakespeare.bin").write_bytes((data / "tinyshakespeare.txt").read_bytes())
-    for name in PACKAGES:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        files = sorted(Path(spec.origin).parent.rglob("*.py"))
-        order = np.random.default_rng(0).permutation(len(files))
-        parts, size = [], 0
-        for place in order:
-            parts.append(files[place].read_bytes())
-            size += len(parts[-1])
-            if size > 1_500_000:
-                break
-        (folder / f"package-{name}.bin").write_bytes(b"\n".join(parts)[:1_500_000])
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """ΔW's approximations of every rank: `left[:, :r] @ right[:r]`, and the σ² that each rank captures."""
+
+    left: Tensor
+    right: Tensor
+    squares: np.ndarray
 
 
-class Texts:
-    """Bytes of the texts, the last tenth of each held out."""
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """A module's inputs, and the gradients at its outputs."""
 
-    def __init__(self, folder: Path, device: str, length: int) -> None:
-        self.device, self.length = device, length
-        read = {p.stem: np.frombuffer(p.read_bytes(), dtype=np.uint8).copy() for p in sorted(folder.glob("*.bin"))}
-        self.packages = [read[f"package-{name}"] for name in PACKAGES]
-        # Blocks of all packages take turns, so that each of them is in what is held out.
-        blocks = [part[k : k + 2**15] for k in range(0, 15 * 10**5, 2**15) for part in self.packages]
-        read["python"] = np.concatenate(blocks)
-        self.read = read
-
-    def batch(self, name: str, size: int, draw: np.random.Generator, held: bool = False) -> torch.Tensor:
-        """Random blocks of a text."""
-        text = self.read[name]
-        edge = int(0.9 * len(text))
-        low, high = (edge, len(text)) if held else (0, edge)
-        starts = draw.integers(low, high - self.length, size)
-        return torch.from_numpy(np.stack([text[s : s + self.length] for s in starts])).long().to(self.device)
-
-    def labelled(self, size: int, draw: np.random.Generator, held: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Blocks of sources, and the package that each is from."""
-        labels = draw.integers(0, len(PACKAGES), size)
-        rows = []
-        for label in labels:
-            text = self.packages[label]
-            edge = int(0.9 * len(text))
-            start = draw.integers(*((edge, len(text) - self.length) if held else (0, edge - self.length)))
-            rows.append(text[start : start + self.length])
-        return torch.from_numpy(np.stack(rows)).long().to(self.device), torch.from_numpy(labels).to(self.device)
+    inputs: Tensor
+    outputs: Tensor
 
 
-def loss_of(model: Any, tokens: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
-    logits = model(tokens).logits.float()
-    if labels is not None:
-        return torch.nn.functional.cross_entropy(logits, labels)
-    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+def conv1d_modules(model: nn.Module) -> list[str]:
+    """GPT-2's matrices."""
+    return [name for name, one in model.named_modules() if type(one).__name__ == "Conv1D"]
 
 
-def train(
-    model: Any, batches: Callable[[], tuple[torch.Tensor, torch.Tensor | None]], steps: int, rate: float, device: str
-) -> float:
-    """AdamW with a cosine; returns the mean loss of the last tenth."""
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=min(0.1, 50 / steps))
-    losses = []
-    for _ in range(steps):
-        with torch.autocast(device.split(":")[0], torch.bfloat16, enabled=device != "cpu"):
-            loss = loss_of(model, *batches())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.detach())
-    model.eval()
-    return float(torch.stack(losses[-max(1, steps // 10) :]).mean())
+def weight_of(model: nn.Module, module: str) -> Tensor:
+    """W (outputs, inputs)."""
+    return model.get_submodule(module).weight.detach().T  # pyright: ignore[reportCallIssue, reportReturnType]
+
+
+def facts_of(model: nn.Module, modules: Sequence[str], blocks: Tensor) -> dict[str, Facts]:
+    """C and D of each module, from one pass forwards and one backwards."""
+    device = blocks.device
+    draw = torch.Generator(device).manual_seed(0)
+    moments = {m: torch.zeros(2 * [weight_of(model, m).shape[1]], dtype=torch.float64, device=device) for m in modules}
+    squares = {m: torch.zeros(weight_of(model, m).shape[0], dtype=torch.float64, device=device) for m in modules}
+
+    def hook(name: str) -> Callable[..., None]:
+        def after(_module: object, args: tuple[Tensor, ...], output: Tensor) -> None:
+            rows = args[0].detach().reshape(-1, args[0].shape[-1]).double()
+            moments[name].addmm_(rows.T, rows)
+
+            def back(gradient: Tensor) -> None:
+                squares[name].add_(gradient.detach().double().pow(2).reshape(-1, gradient.shape[-1]).sum(0))
+
+            output.register_hook(back)
+
+        return after
+
+    handles = [model.get_submodule(m).register_forward_hook(hook(m)) for m in modules]
+    for part in blocks.split(8):
+        logits = model(input_ids=part).logits.float()
+        chance = logits.log_softmax(-1).flatten(0, -2)
+        labels = torch.multinomial(chance.detach().exp(), 1, generator=draw)
+        (-chance.gather(1, labels).sum()).backward()
+    model.zero_grad(set_to_none=True)
+    for handle in handles:
+        handle.remove()
+    count = blocks.numel()
+    return {m: Facts(moments[m] / count, squares[m] / count) for m in modules}
+
+
+def cut(change: Tensor, moment: Tensor | None, rows: Tensor | None) -> Callable[[], Cut]:
+    """All approximations of D^½ ΔW C^½, divided by D^½ again; products here, the eigenvectors in the call, on the host.
+
+    A 768-wide eigenvalue problem takes a GPU longer than a core, and a host has many cores.
+    """
+    scale = torch.ones(len(change), dtype=torch.float64, device=change.device)
+    if rows is not None:
+        # A row that no gradient reached must not be divided by 0.
+        scale = rows.clamp_min(1e-6 * float(rows.mean())).sqrt()
+    scaled = scale[:, None] * change
+    basis, small = torch.linalg.qr(scaled) if len(change) > change.shape[1] else (None, scaled)
+    product = small @ small.T if moment is None else small @ moment @ small.T
+    host = ((product + product.T) / 2).cpu()
+
+    def solve() -> Cut:
+        values, vectors = torch.linalg.eigh(host)
+        turned = vectors.flip(1).to(change.device)
+        left = turned if basis is None else basis @ turned
+        squares = values.flip(0).clamp_min(0).numpy()
+        return Cut((left / scale[:, None]).float(), (left.T @ scaled).float(), squares)
+
+    return solve
+
+
+class Tune:
+    """One fine-tune, and the held-out loss of base + adapter for any ranks."""
+
+    def __init__(self, base: nn.Module, tuned: nn.Module, feed: Any, blocks: Tensor) -> None:
+        self.feed, self.model, self.modules = feed, tuned, conv1d_modules(base)
+        self.tuned_loss = measured(feed, tuned)["test_loss"]
+        self.start = {m: weight_of(base, m).clone() for m in self.modules}
+        self.change = {m: weight_of(tuned, m).double() - self.start[m].double() for m in self.modules}
+        self.facts = facts_of(tuned, self.modules, blocks)
+        self.costs = [sum(self.change[m].shape) for m in self.modules]
+        # E‖Wx‖² of each module, against which an error of its outputs may be measured.
+        self.signal = [float((weight_of(tuned, m).double() @ self.facts[m].inputs).mul(weight_of(tuned, m)).sum())
+                       for m in self.modules]  # fmt: skip
+        self.cuts = {
+            kind: self._cuts([(None, None), (1, None), (1, 1)][place])
+            for place, kind in enumerate(("plain", "data", "sensitivity"))
+        }
+
+    def _cuts(self, which: tuple[int | None, int | None]) -> list[Cut]:
+        work = [
+            cut(self.change[m], self.facts[m].inputs if which[0] else None, self.facts[m].outputs if which[1] else None)
+            for m in self.modules
+        ]
+        threads, pool = torch.get_num_threads(), ThreadPoolExecutor(torch.get_num_threads())
+        torch.set_num_threads(1)
+        try:
+            return list(pool.map(lambda solve: solve(), work))
+        finally:
+            torch.set_num_threads(threads)
+
+    def loss(self, kind: str, ranks: Sequence[int]) -> float:
+        """Held-out loss of the tuned model with its matrices replaced."""
+        with torch.no_grad():
+            for module, one, rank in zip(self.modules, self.cuts[kind], ranks, strict=True):
+                new = self.start[module] + one.left[:, :rank] @ one.right[:rank]
+                self.model.get_submodule(module).weight.copy_(new.T)  # pyright: ignore[reportCallIssue]
+            return measured(self.feed, self.model)["test_loss"]
 
 
 def kohya_ratio(values: np.ndarray, x: float) -> int:
@@ -133,178 +175,169 @@ def mergekit(values: np.ndarray, x: float) -> int:
     return int(np.count_nonzero(values > x))
 
 
-def fitted(rule: Callable[[np.ndarray, float], int], sized: Sequence[Sized], budget: int, grid: Iterable[float]):
+def fitted(rule: Callable[[np.ndarray, float], int], tune: Tune, budget: int, grid: Iterable[float]):
     """The ranks of a rule with the setting that spends most of a budget."""
     best = None
     for x in grid:
-        ranks = [rule(one.values, x) for one in sized]
-        spent = sum(k * one.cost for k, one in zip(ranks, sized, strict=True))
+        ranks = [rule(np.sqrt(one.squares), x) for one in tune.cuts["plain"]]
+        spent = sum(k * cost for k, cost in zip(ranks, tune.costs, strict=True))
         if spent <= budget and (best is None or spent > best[0]):
             best = (spent, ranks)
     return None if best is None else best[1]
 
 
-class Tune:
-    """One fine-tune, and the loss of base + adapter for any factors and ranks."""
+def best(tune: Tune, kind: str, budget: int, floor: int = 0, scale: Sequence[float] | None = None) -> list[int]:
+    """The allocation that captures the most, after `floor` ranks for every module; σ² may be scaled by module."""
+    scale = scale or [1.0] * len(tune.costs)
+    gains = [one.squares[floor:] * s for one, s in zip(tune.cuts[kind], scale, strict=True)]
+    return [floor + k for k in allocate(gains, tune.costs, budget - floor * sum(tune.costs)).ranks]
 
-    def __init__(self, base: Any, tuned: Any, device: str, value: Callable[[Any], float], data: torch.Tensor) -> None:
-        self.base, self.tuned, self.value = base, tuned, value
-        self.plain = open_pair(base, tuned, device=device)
-        self.weighted = open_pair(base, tuned, data=data, device=device)
-        self.model = copy.deepcopy(tuned)
-        self.start = {t.module: base.get_submodule(t.module).weight.detach() for t in self.plain.pairs.targets}
 
-    def factors(self, truncation: Truncation) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        most = {t.module: min(t.shape) for t in truncation.pairs.targets}
-        return {
-            t.module: (one.left.to(self.start[t.module].device), one.right.to(self.start[t.module].device))
-            for t, (one,) in truncation.factors(most)
-        }
-
-    def loss(self, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], ranks: Sequence[int]) -> float:
-        with torch.no_grad():
-            for target, rank in zip(self.plain.pairs.targets, ranks, strict=True):
-                left, right = pairs[target.module]
-                start = self.start[target.module]
-                weight = start.double() + left[:, :rank] @ right[:rank]
-                self.model.get_submodule(target.module).weight.data.copy_(weight)
-            return self.value(self.model)
+def rules_of(tune: Tune, rank: int) -> dict[str, tuple[str, list[int] | None]]:
+    """Rule -> what is cut, and the ranks."""
+    budget, uniform = rank * sum(tune.costs), [min(rank, len(one.squares)) for one in tune.cuts["plain"]]
+    largest = max(float(one.squares[0]) for one in tune.cuts["plain"]) ** 0.5
+    facts = [tune.facts[m] for m in tune.modules]
+    isotropic = [float(one.inputs.diagonal().mean() * one.outputs.mean()) for one in facts]
+    changes = [1 / float(one.squares.sum()) ** 0.5 for one in tune.cuts["plain"]]
+    return {
+        "uniform": ("plain", uniform),
+        "kohya sv_ratio": ("plain", fitted(kohya_ratio, tune, budget, np.geomspace(1.0, 1e3, 400))),
+        "kohya sv_fro": ("plain", fitted(kohya_fro, tune, budget, np.linspace(0.02, 0.9999, 400))),
+        "mergekit sv-epsilon": ("plain", fitted(mergekit, tune, budget, largest * np.geomspace(1e-3, 1, 400))),
+        "budget": ("plain", best(tune, "plain", budget)),
+        "budget, half uniform": ("plain", best(tune, "plain", budget, rank // 2)),
+        "budget, relative to ΔW": ("plain", best(tune, "plain", budget, scale=changes)),
+        "budget, scaled by sensitivity": ("plain", best(tune, "plain", budget, scale=isotropic)),
+        "data, uniform": ("data", uniform),
+        "data, budget": ("data", best(tune, "data", budget)),
+        "data, half uniform": ("data", best(tune, "data", budget, rank // 2)),
+        "data, relative to Wx": ("data", best(tune, "data", budget, scale=[1 / s for s in tune.signal])),
+        "sensitivity, uniform": ("sensitivity", uniform),
+        "sensitivity, budget": ("sensitivity", best(tune, "sensitivity", budget)),
+        "sensitivity, half uniform": ("sensitivity", best(tune, "sensitivity", budget, rank // 2)),
+    }
 
 
 def compare(tune: Tune) -> dict[str, Any]:
     """Loss at each size, by rule."""
-    plain, weighted = tune.plain.sizes(), tune.weighted.sizes()
-    pairs = {"plain": tune.factors(tune.plain), "weighted": tune.factors(tune.weighted)}
-    costs = [one.cost for one in plain]
     rows: list[dict[str, Any]] = []
-    largest = max(float(one.values[0]) for one in plain)
-    weighing = tune.weighted.inputs
-    assert weighing is not None
-    # E‖δy‖² itself, or relative to the mean square of the module's inputs.
-    means = {m: float(c.diagonal().mean()) for m, c in weighing.moments([t.module for t in tune.plain.pairs.targets])}
-    scale = [max(means[t.module], 1e-30) for t in tune.plain.pairs.targets]
     for rank in RANKS:
-        budget = rank * sum(costs)
-        uniform = [min(rank, len(one.values)) for one in plain]
-        rules: dict[str, tuple[str, Any]] = {
-            "uniform": ("plain", uniform),
-            "budget": ("plain", list(allocate([one.squares for one in plain], costs, budget).ranks)),
-            "kohya sv_ratio": ("plain", fitted(kohya_ratio, plain, budget, np.geomspace(1.0, 1e3, 400))),
-            "kohya sv_fro": ("plain", fitted(kohya_fro, plain, budget, np.linspace(0.02, 0.9999, 400))),
-            "mergekit sv-epsilon": ("plain", fitted(mergekit, plain, budget, largest * np.geomspace(1e-3, 1, 400))),
-            "data, uniform": ("weighted", uniform),
-            "data, budget": ("weighted", list(allocate([one.squares for one in weighted], costs, budget).ranks)),
-            "data, budget, scaled": (
-                "weighted",
-                list(allocate([o.squares / s for o, s in zip(weighted, scale, strict=True)], costs, budget).ranks),
-            ),
-        }
-        for name, (kind, ranks) in rules.items():
-            if ranks is None:
+        for name, (kind, ranks) in rules_of(tune, rank).items():
+            if ranks is None or max(ranks) > min(len(one.squares) for one in tune.cuts["plain"]):
                 continue
-            spent = sum(k * cost for k, cost in zip(ranks, costs, strict=True))
+            spent = sum(k * cost for k, cost in zip(ranks, tune.costs, strict=True))
             rows.append(
-                {"rule": name, "rank": rank, "parameters": spent, "loss": tune.loss(pairs[kind], ranks),
-                 "modules": sum(k > 0 for k in ranks)}
+                {"rule": name, "rank": rank, "parameters": spent, "loss": tune.loss(kind, ranks),
+                 "modules": sum(k > 0 for k in ranks), "largest": max(ranks)}
             )  # fmt: skip
-    none = [0] * len(plain)
-    full = [len(one.values) for one in plain]
+            if rank in (1, 8) and name in ("budget", "data, budget", "sensitivity, budget"):
+                rows[-1]["ranks"] = ranks
+    full = [len(one.squares) for one in tune.cuts["plain"]]
     return {
-        "base": tune.loss(pairs["plain"], none), "tuned": tune.value(tune.tuned),
-        "full": tune.loss(pairs["plain"], full), "full_weighted": tune.loss(pairs["weighted"], full),
-        "matrices": int(sum(t.shape[0] * t.shape[1] for t in tune.plain.pairs.targets)), "rows": rows,
+        "base": tune.loss("plain", [0] * len(full)), "tuned": tune.tuned_loss,
+        **{f"full_{kind}": tune.loss(kind, full) for kind in tune.cuts},
+        "matrices": int(sum(one.numel() for one in tune.change.values())),
+        "norms": [float(tune.change[m].norm()) for m in tune.modules], "modules": tune.modules, "rows": rows,
     }  # fmt: skip
 
 
-def equality(base: Any, tuned: Any, tokens: torch.Tensor) -> float:
-    """Largest difference of logits: tuned, and base + adapter of full ranks with saved modules, through PEFT."""
+def through_library(tune: Tune, base: Any, tuned: Any, blocks: Tensor, device: str, rank: int) -> dict[str, Any]:
+    """The same as "sensitivity, budget", from the package's own spectra and factors."""
+    began = time.perf_counter()
+    pair = open_pair(base, tuned, data=blocks, device=device)
+    sized = {t.module: one for t, one in zip(pair.pairs.targets, pair.sizes(), strict=True)}
+    ranks = allocate([sized[m].squares for m in tune.modules], tune.costs, rank * sum(tune.costs)).ranks
+    with torch.no_grad():
+        for module in tune.modules:
+            tune.model.get_submodule(module).weight.copy_(tune.start[module].T)  # pyright: ignore[reportCallIssue]
+        for target, (one,) in pair.factors(dict(zip(tune.modules, ranks, strict=True))):
+            product = (one.left @ one.right).to(device, torch.float32)
+            tune.model.get_submodule(target.module).weight.add_(product)  # pyright: ignore[reportCallIssue]
+    loss = measured(tune.feed, tune.model)["test_loss"]
+    return {"rank": rank, "loss": loss, "ranks": list(ranks), "seconds": time.perf_counter() - began}
+
+
+def equality(base: Any, tuned: Any, tokens: Tensor, device: str) -> dict[str, float]:
+    """Largest differences of logits: tuned, and base + adapter of full ranks with saved modules, through PEFT.
+
+    Beside float32 also in float64, where only the stored weights differ, and what float32 alone does to the tuned
+    model's logits.
+    """
     from peft import PeftModel
 
-    base, tuned = copy.deepcopy(base).cpu(), copy.deepcopy(tuned).cpu()
-    with tempfile.TemporaryDirectory() as folder:
-        plan = lora_plan(base, tuned, energy=1.0, save_modules=True)
-        made = lora_extract(base, tuned, plan, Path(folder) / "adapter")
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        began = time.perf_counter()
+        plan = lora_plan(base, tuned, energy=1.0, save_modules=True, device=device)
+        made = lora_extract(base, tuned, plan, Path(folder) / "adapter", device=device)
+        seconds = time.perf_counter() - began
         adapted = PeftModel.from_pretrained(base, str(made.folder)).eval()
-        with torch.no_grad():
-            return float((adapted(tokens.cpu()).logits - tuned(tokens.cpu()).logits).abs().max())
+        first = [model(tokens).logits for model in (adapted, tuned)]
+        exact = [model.double()(tokens).logits for model in (adapted, tuned)]
+        return {
+            "float32": float((first[0] - first[1]).abs().max()),
+            "float64": float((exact[0] - exact[1]).abs().max()),
+            "rounding_of_tuned": float((first[1] - exact[1]).abs().max()),
+            "largest_logit": float(exact[1].abs().max()),
+            "seconds": seconds,
+        }
 
 
-def tunes(texts: Texts, device: str, small: bool, out: Path) -> dict[str, Any]:
-    """Train the base and the three fine-tunes, and compare."""
+def run(tokens: Path, folder: Path, out: Path, scale: Scale, device: str) -> None:
+    """All three fine-tunes; what is done is written."""
     import transformers
 
     library: Any = transformers
-
     torch.manual_seed(0)
-    draw = np.random.default_rng(0)
-    sizes: dict[str, Any] = (
-        {"n_layer": 6, "n_head": 6, "n_embd": 384} if not small else {"n_layer": 3, "n_head": 4, "n_embd": 96}
-    )
-    config = library.GPT2Config(
-        vocab_size=257, n_positions=texts.length, bos_token_id=256, eos_token_id=256, pad_token_id=256,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, num_labels=len(PACKAGES), **sizes,
-    )  # fmt: skip
-    batch, steps, tuning, rates = (64, 4000, 800, (1e-3, 3e-4)) if not small else (8, 500, 200, (3e-3, 1e-3))
-    base = library.GPT2LMHeadModel(config).to(device)
-    began = time.perf_counter()
-    found: dict[str, Any] = {
-        "settings": {"base_steps": steps, "tune_steps": tuning, "batch": batch, "length": texts.length, **sizes},
-        "base_parameters": sum(p.numel() for p in base.parameters()),
-        "base_loss": train(base, lambda: (texts.batch("text", batch, draw), None), steps, rates[0], device),
-    }  # fmt: skip
-    found["base_seconds"] = time.perf_counter() - began
-    fixed = np.random.default_rng(1)
-    blocks = 128 if not small else 64
-    for name in ("shakespeare", "python", "packages"):
+    found: dict[str, Any] = {}
+
+    def opened(name: str) -> Any:
+        kind = library.GPT2ForSequenceClassification if "packages" in name else library.GPT2LMHeadModel
+        return kind.from_pretrained(folder / name, dtype=torch.float32).eval().to(device)
+
+    for name in ("python", "shakespeare", "packages"):
         began = time.perf_counter()
         if name == "packages":
-            start = library.GPT2ForSequenceClassification(config).to(device)
-            start.transformer.load_state_dict(base.transformer.state_dict())
-            held, labels = texts.labelled(4 * blocks, fixed, held=True)
-            data = texts.labelled(blocks, fixed)[0]
+            feed = PackageFeed(tokens, scale, device, 4 * BLOCKS)
         else:
-            start, labels = base, None
-            held, data = texts.batch(name, blocks, fixed, held=True), texts.batch(name, blocks, fixed)
-        start = start.eval()
-        tuned = copy.deepcopy(start)
-
-        def batches(name: str = name) -> tuple[torch.Tensor, torch.Tensor | None]:
-            return texts.labelled(batch, draw) if name == "packages" else (texts.batch(name, batch, draw), None)
-
-        last = train(tuned, batches, tuning, rates[1], device)
-
-        def value(model: Any, held: torch.Tensor = held, labels: torch.Tensor | None = labels) -> float:
-            with torch.no_grad():
-                parts = [
-                    float(loss_of(model, held[i : i + 64], None if labels is None else labels[i : i + 64]))
-                    for i in range(0, len(held), 64)
-                ]
-            return float(np.mean(parts))
-
-        row = compare(Tune(start, tuned, device, value, data))
-        row |= {"untuned": value(start), "train_loss": last, "logits_apart": equality(start, tuned, held[:4])}
-        found[name] = row | {"seconds": time.perf_counter() - began}
-        print(name, {k: v for k, v in found[name].items() if k != "rows"}, flush=True)
-        out.write_text(json.dumps({"tunes": found}, indent=1))
-    return found
+            feed = text_feed(tokens, name, scale, device, BLOCKS)
+        start, tuned = opened("packages-start" if name == "packages" else "base"), opened(name)
+        order = np.random.default_rng(0).permutation(len(feed.train))[: BLOCKS * (2 if name == "packages" else 1)]
+        torch.backends.cuda.matmul.allow_tf32 = True  # losses to about 1e-4
+        blocks = feed.train[torch.as_tensor(order, device=device)]
+        tune = Tune(start, opened(name), feed, blocks)
+        ready = time.perf_counter() - began
+        found[name] = compare(tune) | {"untuned": measured(feed, start)["test_loss"], "ready_seconds": ready}
+        found[name]["seconds"] = time.perf_counter() - began
+        print(name, {k: v for k, v in found[name].items() if k not in ("rows", "norms", "modules")}, flush=True)
+        out.write_text(json.dumps(found, indent=1))
+        found[name]["library"] = through_library(tune, start, tuned, blocks, device, 8)
+        print(name, found[name]["library"], flush=True)
+        del tune
+        torch.backends.cuda.matmul.allow_tf32 = False
+        found[name]["logits"] = equality(start, tuned, feed.valid[:4], device)
+        print(name, found[name]["logits"], flush=True)
+        out.write_text(json.dumps(found, indent=1))
 
 
 def draw(found: Mapping[str, Any], place: Path) -> None:
     """Loss against parameters, one panel for each fine-tune."""
     styles = {
-        "uniform": (GREY, "o"), "kohya sv_fro": (COLOURS[3], "v"), "kohya sv_ratio": (COLOURS[1], "^"),
-        "mergekit sv-epsilon": (COLOURS[4], "s"), "budget": (COLOURS[0], "o"), "data, uniform": (COLOURS[5], "D"),
-        "data, budget": (COLOURS[2], "D"),
+        "uniform": (GREY, "o", "one rank for all"), "kohya sv_fro": (COLOURS[3], "v", "kohya sv_fro"),
+        "kohya sv_ratio": (COLOURS[1], "^", "kohya sv_ratio"),
+        "mergekit sv-epsilon": (COLOURS[4], "s", "mergekit sv-epsilon"), "budget": (COLOURS[0], "o", "budget"),
+        "data, budget": (COLOURS[5], "D", "inputs alone, budget"),
+        "sensitivity, budget": (COLOURS[2], "D", "data, budget"),
     }  # fmt: skip
     titles = {"shakespeare": "Shakespeare", "python": "Python sources", "packages": "Which package? (classifier)"}
     with look():
         figure, (axes,) = sheet(1, 3, 13, 4.4)
         for axis, (name, title) in zip(axes, titles.items(), strict=True):
             tune = found[name]
-            for rule, (colour, marker) in styles.items():
+            for rule, (colour, marker, label) in styles.items():
                 rows = [row for row in tune["rows"] if row["rule"] == rule]
                 x, y = [row["parameters"] for row in rows], [row["loss"] for row in rows]
-                axis.plot(x, y, color=colour, marker=marker, markersize=4, linewidth=1.6, label=rule)
+                axis.plot(x, y, color=colour, marker=marker, markersize=4, linewidth=1.6, label=label)
             axis.axhline(tune["tuned"], color=INK, linewidth=1, linestyle=":")
             axis.text(0.01, tune["tuned"], "tuned", transform=axis.get_yaxis_transform(), ha="left", va="bottom")
             axis.set(xscale="log", xlabel="parameters of the factors", title=title)
@@ -314,26 +347,23 @@ def draw(found: Mapping[str, Any], place: Path) -> None:
 
 
 def main(full: bool = False) -> None:
-    """For `python -m benchmarks`: only says how it is run, because it needs texts."""
-    print("python -m benchmarks.lora_tunes TEXTS OUT.json")
+    """For `python -m benchmarks`: only says how it is run, because it needs fine-tunes."""
+    print("python -m benchmarks.lora_tunes TOKENS FOLDER OUT.json")
 
 
 def command() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("texts", type=Path)
+    parser.add_argument("folders", type=Path, nargs="*", help="TOKENS and FOLDER of benchmarks.finetunes")
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--small", action="store_true", help="a smaller model, for two cores")
-    parser.add_argument("--prepare", action="store_true", help="write the texts first")
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--figure", type=Path, default=None, help="only draw OUT.json")
     given = parser.parse_args()
     if given.figure is not None:
-        draw(json.loads(given.out.read_text())["tunes"], given.figure)
-        return
-    if given.prepare:
-        prepare(given.texts)
-    texts = Texts(given.texts, given.device, 64 if given.small else 256)
-    tunes(texts, given.device, given.small, given.out)
+        draw(json.loads(given.out.read_text()), given.figure)
+    else:
+        tokens, folder = given.folders
+        run(tokens, folder, given.out, SMALL if given.small else LARGE, given.device)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 import saddles
-from saddles import concepts, diagonal, linear, margin, networks
+from saddles import concepts, diagonal, incontext, linear, margin, networks
 from saddles.core.assumptions import Assumptions
 from saddles.core.status import status_of
 
@@ -27,6 +27,7 @@ FEW = concepts.Identity((1.0, 2.0), (0.5, 0.3), dim=4, samples=8)
 PAIR = concepts.SymmetricTwoLayer(factor=0.1 * np.eye(4))
 DENOISING = linear.Denoising(6, 2)
 VECTORS = networks.Regression(np.eye(3), np.eye(3)[:, :2], np.ones((1, 3)), np.ones((1, 2)))
+PROMPTS = incontext.Regression((0.9, 0.5), 9)
 TANH = networks.Perceptron(4, 0.3, "tanh")
 
 
@@ -83,6 +84,12 @@ CASES = [
     _simulate("margin joint", margin.JointAttention(), TOKENS, margin.MarginFlow(20.0), keepable=("accumulated",)),
     _simulate("networks descent", TANH, VECTORS, networks.GradientDescent(0.5, 4), keepable=("outputs",)),
     _predict("networks Linearised", TANH, VECTORS, networks.Linearised(0.5), keepable=("outputs", "test_outputs")),
+    _simulate("incontext flow", incontext.Separate(2, 1, 0.3), PROMPTS, incontext.GradientFlow(until=1.0),
+              keepable=("weights",)),
+    _simulate("incontext prompts", incontext.Merged(2, 0.3), PROMPTS, incontext.PromptDescent(0.5, 4, batch=8),
+              keepable=("weights",)),
+    _predict("incontext AlternatingFlows", incontext.Separate(2, 1, 0.3), PROMPTS, incontext.AlternatingFlows(),
+             times=(0.0, 10.0, 100.0)),
     _predict("margin MaxMargin", margin.FactoredAttention(scale=0.1), TOKENS, margin.MaxMargin()),
 ]  # fmt: skip
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,5 +1,7 @@
 """`saddles.plot` and `saddles.animate`: one call for every kind of trajectory."""
 
+import re
+import subprocess
 from typing import Any
 
 import numpy as np
@@ -111,3 +113,18 @@ def test_mp4_without_ffmpeg_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("matplotlib.animation.writers.is_available", lambda name: False)
     with pytest.raises(SaddlesError, match="needs ffmpeg"):
         saddles.animate(_run(), tmp_path / "film.mp4")
+
+
+@pytest.mark.skipif(films.ffmpeg() is None, reason="neither ffmpeg nor imageio-ffmpeg is installed")
+def test_mp4_is_a_film_of_all_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr(films, "HOLD", 2)
+    file = saddles.animate(_turning(), tmp_path / "film.mp4", dpi=30)
+    decoded = subprocess.run(
+        [str(films.ffmpeg()), "-i", str(file), "-f", "null", "-"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    count = int(re.findall(r"frame=\s*(\d+)", decoded.stderr)[-1])
+    assert 9 <= count <= 11

@@ -1,5 +1,6 @@
 """Whole labs at once: what fails or is skipped is told, the rest runs, and worker processes give the same numbers."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,12 @@ def test_what_fails_or_is_skipped_is_told_and_the_rest_runs(tmp_path, monkeypatc
     text = page.read_text("utf-8")
     for words in ("The rate must be smaller.", "No stars were found.", "ZeroDivisionError"):
         assert words in text
+    # Each has a sign of its own, and the reason stands where the reader begins.
+    for name, sign, state in (("data", "⊘", "skipped"), ("bad", "!", "broken"), ("bug", "!", "broken")):
+        assert re.search(rf'<a href="#toy-{name}"[^>]*class="mark {state}">{sign}</a>', text), name
+    top = text[: text.index('class="cards"')]
+    assert "skipped: No stars were found." in top
+    assert "1 skipped, 2 broken off" in top
 
 
 def test_the_page_is_there_before_anything_ran_and_after_each_experiment(tmp_path, monkeypatch):

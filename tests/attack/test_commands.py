@@ -18,9 +18,9 @@ from damage import SEED
 
 from saddles import cli, linear
 from saddles.core import experiment
+from saddles.core.engines import embedded
 from saddles.core.run import run_experiment
 from saddles.core.validation import _misfit
-from saddles.sweeps import embedded
 from saddles.sweeps.api import sweep
 
 

@@ -11,11 +11,11 @@ import grid_experiment
 import pytest
 
 from saddles.core import experiment
+from saddles.core.engines import cluster, embedded
+from saddles.core.engines.cluster import Cluster
 from saddles.errors import SaddlesError
 from saddles.runtime.workers import Worker
-from saddles.sweeps import cluster, embedded
 from saddles.sweeps.api import sweep
-from saddles.sweeps.cluster import Cluster
 from saddles.sweeps.plan import plan_from_words
 
 ROW = grid_experiment.ROW

@@ -24,6 +24,7 @@ PAGES = {
     "concepts": "Concepts",
     "margin": "Margin",
     "incontext": "Learning in context",
+    "networks": "Real networks",
     "runs?run=0/live": "Runs",
     "runs?run=0/one&other=0/two": "Runs",
 }
@@ -246,6 +247,16 @@ def test_axes_have_lists_and_runs_are_laid_over_each_other(tab):
     again.locator("#set-run").click()
     again.get_by_role("option").filter(has_text="live").click()
     again.wait_for_function("!location.search.includes('at=')")  # the axes were the other run's
+    assert one.trouble == []
+
+
+def test_a_click_on_the_map_of_networks_opens_the_run_of_the_cell(tab):
+    one = tab()
+    page = one.drawn("/networks")
+    box = page.locator(".panel .js-plotly-plot").first.locator(".nsewdrag").bounding_box()
+    page.mouse.click(box["x"] + 0.92 * box["width"], box["y"] + 0.08 * box["height"])
+    page.wait_for_function("location.search.includes('gamma_w=2.0') && location.search.includes('gamma_variance=-0.5')")
+    assert "400 hidden units" in page.locator(".said").inner_text()
     assert one.trouble == []
 
 

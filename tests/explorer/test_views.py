@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import saddles
-from saddles.explorer import downloads, draw, phase_map
+from saddles.explorer import downloads, draw, phase_map, site
 from saddles.explorer.clock import ROWS
 from saddles.explorer.latest import Latest
-from saddles.explorer.pages import concepts, diagonal, incontext, linear, margin, runs
+from saddles.explorer.pages import concepts, diagonal, incontext, linear, margin, networks, runs
 from saddles.explorer.run_folders import RunFolders
 from saddles.explorer.view import LONGEST, RefusedError, computed, from_link, read, to_link
 from saddles.explorer.view import settings as settings_of
 
-PAGES = [linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, incontext.PAGE, runs.page(RunFolders())]
+PAGES = [*site.PAGES, runs.page(RunFolders())]
 NAMED = {page.name: page for page in PAGES}
 
 
@@ -116,6 +116,7 @@ CASES = [
     (margin, margin.Margin(decades=1.0)),
     (margin, margin.Margin(decades=1.0, model="diagonal")),
     (incontext, incontext.InContext(dim=2, heads=4)),
+    (networks, networks.Networks(activation="linear", gamma_w=2.0, gamma_variance=-3.0)),
 ]
 
 

@@ -12,6 +12,7 @@ import saddles
 from saddles import networks
 from saddles.errors import SaddlesError
 from saddles.networks.side_by_side import cross_entropy
+from saddles.networks.theory import kernels
 
 DRAW = np.random.default_rng(5)
 TASK = networks.Regression(
@@ -50,6 +51,26 @@ def test_closed_form_is_descent_on_the_linearised_network():
         np.testing.assert_allclose(found["test_outputs"].values[at].ravel(), test, atol=1e-10)
     loss = [np.sum((train - TASK.targets.reshape(-1)) ** 2) / 16 for train, _ in expected]
     np.testing.assert_allclose(found["loss"], loss, rtol=1e-10)
+
+
+class ColumnByColumn:
+    """A network that does not know its kernel."""
+
+    def __init__(self, model):
+        self.start, self.outputs = model.start, model.outputs
+
+
+@pytest.mark.parametrize(("activation", "layers"), [("relu", 2), ("tanh", 3), ("linear", 4)])
+def test_kernel_layer_by_layer_is_that_of_products_with_the_jacobian(activation, layers):
+    model = networks.Perceptron(7, 0.3, activation, layers)
+    weights = tuple(jnp.asarray(part) for part in model.start(TASK, 2))
+    points = jnp.asarray(TASK.inputs), jnp.asarray(TASK.test_inputs)
+    for one, other in zip(
+        kernels(model, weights, *points), kernels(ColumnByColumn(model), weights, *points), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    tops = [networks.top_eigenvalue(one, TASK, seed=2) for one in (model, ColumnByColumn(model))]
+    assert tops[0] == pytest.approx(tops[1], rel=1e-10)
 
 
 def test_flow_is_the_limit_of_small_rates():

@@ -262,9 +262,9 @@ def _own_registry(monkeypatch):
 
 @pytest.mark.usefixtures("_own_registry")
 def test_registration_takes_two_lines():
-    shapes = {f"l.0.{name}.weight": (24, 24) for name in ("wq", "wk", "wv", "wo")}
+    shapes = {f"l.0.{name}.weight": (24, 24) for name in ("my_q", "my_k", "my_v", "my_o")}
     assert not find_layout(shapes, {"n_head": 4}).heads
-    register(separate("mine", q="wq.weight", k="wk.weight", v="wv.weight", o="wo.weight"))
+    register(separate("mine", q="my_q.weight", k="my_k.weight", v="my_v.weight", o="my_o.weight"))
     assert [head.family for head in find_layout(shapes, {"n_head": 4}).heads] == ["mine"] * 4
     register(fused("joint", "packed.weight", "out.weight", order="interleaved"))
     assert len(find_layout({"x.packed.weight": (72, 24), "x.out.weight": (24, 24)}, {"n_head": 3}).heads) == 3

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 import saddles
 from saddles.errors import SaddlesError
 from saddles.probe.weights.checkpoint_series import open_series
-from saddles.probe.weights.checkpoints import open_weights, step_of_name
+from saddles.probe.weights.checkpoints import open_weights
+from saddles.probe.weights.folders import step_of_name
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_nothing_is_read_before_it_is_asked_for(home, monkeypatch):
     place, _ = home
     asked = []
     monkeypatch.setattr(
-        "saddles.probe.weights.checkpoints._read", lambda homes, opened, name, rows: asked.append(name) or torch.ones(1)
+        "saddles.probe.weights.checkpoints._read", lambda homes, name, rows: asked.append(name) or torch.ones(1)
     )
     weights = open_weights(place / "shards")
     assert asked == []

@@ -18,7 +18,7 @@ import saddles
 from saddles.cli import app
 from saddles.core.status import Ending, Status, status_of
 from saddles.errors import SaddlesError
-from saddles.probe import inspection
+from saddles.probe import inspection, pieces
 from saddles.probe.inspection import inspect
 from saddles.probe.layouts.adapters import adapters
 from saddles.probe.layouts.find_heads import find_layout
@@ -105,11 +105,11 @@ def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monk
     place, _ = home
     honest, made = inspection._module, []
 
-    def interrupted(module, point, start):
+    def interrupted(module, point, start, **more):
         made.append((point.step, module.parameter))
         if len(made) == 14:
             raise KeyboardInterrupt
-        return honest(module, point, start)
+        return honest(module, point, start, **more)
 
     monkeypatch.setattr(inspection, "_module", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -121,7 +121,9 @@ def test_an_interrupted_inspection_goes_on_where_it_stopped(home, tmp_path, monk
     done = made[:13]
     made.clear()
     monkeypatch.setattr(
-        inspection, "_module", lambda *all_: made.append((all_[1].step, all_[0].parameter)) or honest(*all_)
+        inspection,
+        "_module",
+        lambda *all_, **more: made.append((all_[1].step, all_[0].parameter)) or honest(*all_, **more),
     )
     tree: Any = inspect(place, out=tmp_path / "out")
     assert not set(made) & set(done)
@@ -298,3 +300,73 @@ def test_one_pair_is_no_series_and_mixed_types_are_noted(tmp_path, monkeypatch):
     assert "closer checkpoints" not in result.output
     tree: Any = saddles.load("out/trajectory.zarr")
     assert any("stored as float32" in note and "bfloat16" in note for note in json.loads(tree.attrs["notes"]))
+
+
+def test_worker_processes_and_a_cluster_give_the_same_numbers(home, tmp_path):
+    """Pieces on two processes, on Dask, and resumed by another engine than began."""
+    from distributed import LocalCluster
+
+    place, _ = home
+    here: Any = inspect(place)
+    there: Any = inspect(place, on="embedded", workers=2, out=tmp_path / "embedded")
+    local: Any = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", processes=False)
+    with local as cluster:
+        dask: Any = inspect(place, on=cluster.scheduler_address)
+    for one in (there, dask):
+        for group in ("heads", "modules"):
+            xr.testing.assert_identical(one[group].to_dataset(), here[group].to_dataset())
+    cost = json.loads(there.attrs["cost"])
+    assert cost["pieces"] == json.loads(here.attrs["cost"])["pieces"] == 2 + 2 * (2 + len(here["modules"]["module"]))
+    assert cost["seconds"] > 0
+    assert cost["peak_mib"] > 50
+
+
+def test_work_that_another_process_began_is_resumed_on_workers(home, tmp_path, monkeypatch):
+    place, _ = home
+    honest, kept = inspection.Store.keep, []
+
+    def stop(self, piece):
+        if len(kept) == 9:
+            raise KeyboardInterrupt
+        kept.append(piece.name)
+        honest(self, piece)
+
+    monkeypatch.setattr(inspection.Store, "keep", stop)
+    with pytest.raises(KeyboardInterrupt):
+        inspect(place, out=tmp_path / "out", on="embedded", workers=1)
+    fresh: list[str] = []
+    monkeypatch.setattr(inspection.Store, "keep", lambda self, piece: fresh.append(piece.name) or honest(self, piece))
+    tree: Any = inspect(place, out=tmp_path / "out", on="embedded", workers=1)
+    assert not set(kept) & set(fresh)
+    xr.testing.assert_allclose(tree["modules"].to_dataset(), inspect(place)["modules"].to_dataset())
+
+
+def test_what_cannot_travel_and_errors_of_workers_are_one_sentence(home, tmp_path):
+    place, models = home
+    with pytest.raises(SaddlesError, match="cannot be sent to other processes"):
+        inspect(models[20], reference=models[0], on="embedded", workers=1)
+    with pytest.raises(SaddlesError, match="`on` must be 'embedded' or a scheduler's address"):
+        inspect(place, on="cluster")
+    with pytest.raises(SaddlesError, match="`workers` must be at least 1"):
+        inspect(place, on="embedded", workers=0)
+    broken = trained(models[0])
+    with torch.no_grad():
+        broken.transformer.h[1].mlp.c_fc.weight[0, 0] = float("inf")
+    broken.save_pretrained(tmp_path / "broken")
+    with pytest.raises(SaddlesError, match="not finite"):
+        inspect(tmp_path / "broken", reference=place / "checkpoint-0", on="embedded", workers=1)
+
+
+def test_the_cost_is_estimated_from_one_piece_of_each_shape(home, tmp_path, monkeypatch):
+    place, _ = home
+    seen: list[str] = []
+    honest = pieces.made
+    monkeypatch.setattr(pieces, "made", lambda piece, *more: seen.append(piece.shape) or honest(piece, *more))
+    cost = inspection.inspection_cost(place)
+    assert len(seen) == len(set(seen)) == len(cost.timed)
+    assert cost.pieces == 2 + 2 * (2 + 10)
+    assert cost.seconds == pytest.approx(sum(count * seconds for count, seconds in cost.timed.values()))
+    result = CliRunner().invoke(app, ["inspect", str(place), "--plan", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "26 pieces" in result.output
+    assert not (tmp_path / "out").exists()

@@ -451,4 +451,4 @@ def test_a_file_is_read_once_for_its_names(tmp_path, monkeypatch):
     load = checkpoints._load
     monkeypatch.setattr(checkpoints, "_load", lambda file: loads.append(file) or load(file))
     assert lora_plan(tmp_path / "base.pt", tmp_path / "tuned.pt").modules == plan.modules
-    assert len(loads) == 4
+    assert len(loads) == 2

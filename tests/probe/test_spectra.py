@@ -158,12 +158,11 @@ def test_wrappers_do_not_matter():
     ("model", "reference", "words"),
     [
         (torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), "No attention head was found"),
-        (small_models.gpt2(), {}, "has no transformer.h.0.attn.c_attn.weight and 9 more"),
-        (small_models.llama(), small_models.llama(vocab_size=40), r"has shape \(50, 24\) .* \(40, 24\)"),
+        (small_models.gpt2(), {}, "has no transformer.h.0.attn.c_attn.weight"),
         (small_models.llama(), small_models.llama(head_dim=12), r"has shape \(20, 24\) .* \(24, 24\)"),
         (small_models.Torch().to("meta"), {}, "on the meta device"),
     ],
-    ids=["no attention", "no weights", "vocabulary", "width", "meta"],
+    ids=["no attention", "no weights", "width", "meta"],
 )
 def test_bad_input_is_one_sentence(model, reference, words):
     with pytest.raises(SaddlesError, match=words) as caught:

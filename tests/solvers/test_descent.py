@@ -33,3 +33,17 @@ def test_divergence_keeps_what_came_before():
 
 def test_no_steps_is_the_start_alone():
     assert iterate(halve, np.array([3.0]), 0, args=0.5, observe=see).saved["value"].tolist() == [3.0]
+
+
+def test_one_program_serves_all_blocks_and_a_filled_one_takes_no_further_step():
+    traced = []
+
+    def observe(state, args):
+        traced.append(state)
+        return {"value": state[0]}
+
+    done = iterate(halve, np.array([1.0]), 101, args=0.99, observe=observe, save_every=2)
+    assert len(traced) == 2  # at the start, and in the one program of both blocks
+    assert done.steps.tolist() == [*range(0, 101, 2), 101]
+    np.testing.assert_allclose(done.saved["value"], 0.99**done.steps)
+    np.testing.assert_allclose(done.state, [0.99**101])

@@ -14,11 +14,12 @@ import pytest
 
 import saddles
 from saddles.core import provenance
+from saddles.core.engines import cluster
+from saddles.core.engines.cluster import Cluster
+from saddles.core.engines.engine import Refusal
 from saddles.errors import SaddlesError
-from saddles.sweeps import cluster
 from saddles.sweeps.api import sweep
-from saddles.sweeps.cells import Job, Outcome, Refusal, Task, compute
-from saddles.sweeps.cluster import Cluster
+from saddles.sweeps.cells import Job, Outcome, Task, compute
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install saddles[sweep]")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import grid_experiment
 import pytest
 
+from saddles.core.engines import embedded
+from saddles.core.engines.embedded import Embedded
+from saddles.core.engines.engine import EngineError
 from saddles.errors import SaddlesError
-from saddles.sweeps import embedded
 from saddles.sweeps.api import read_sweep, sweep
 from saddles.sweeps.cells import Job, Task
-from saddles.sweeps.embedded import Embedded
-from saddles.sweeps.engine import EngineError
 
 ROW = grid_experiment.ROW
 DRIVER = """

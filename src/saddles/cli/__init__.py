@@ -294,9 +294,9 @@ def sweep(
 ) -> None:
     """Run one experiment at every point of a grid, here or on a cluster; finished cells are kept."""
     from saddles.core.data import use_data
+    from saddles.core.engines.engine import Limits
     from saddles.report.sweep import summary, write_figure
     from saddles.sweeps.api import planned_folder, run_plan
-    from saddles.sweeps.engine import Limits
     from saddles.sweeps.plan import plan_from_words
 
     use_data(data)

@@ -36,7 +36,7 @@ LossOption = Annotated[
     float | None, typer.Option(help="the smallest adapter that loses at most so much on --eval, instead of --energy")
 ]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", help="a text: weigh each change by what enters its module there")
+    Path | None, typer.Option("--data", help="a text: weigh each change by its effect on the prediction there")
 ]
 LeadingOption = Annotated[
     int | None, typer.Option(help="compute so many singular values of each module only: faster for large models")

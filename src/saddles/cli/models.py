@@ -24,22 +24,32 @@ def inspect(
     adapter: Annotated[
         Path | None, typer.Option(help="Python file that registers an adapter for the model; it is run")
     ] = None,
+    on: Annotated[
+        str | None, typer.Option(help="embedded for worker processes, or a Dask scheduler, tcp://HOST:PORT")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="worker processes of --on embedded; default: one a core")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="time one piece of each shape, say what all take, stop")] = False,
     out_: Annotated[Path | None, typer.Option("--out", help="folder to write; the same command resumes in it")] = None,
 ) -> None:
     """Measure how the rank of each head's change grows over a series of checkpoints."""
     from saddles.probe.inspection import inspect as work
-    from saddles.probe.inspection import planned_folder
+    from saddles.probe.inspection import inspection_cost, planned_folder
     from saddles.report.inspection import growth_sentences, write_inspection
 
     if adapter is not None:
         run_adapter(adapter)
     stated = _stated(config, heads)
     folder = out_ or planned_folder(checkpoints, reference, modules, only, stated)
+    if plan:
+        say(str(inspection_cost(checkpoints, reference, modules=modules, only=only, config=stated, out=folder)))
+        return
     try:
-        tree = work(checkpoints, reference, modules=modules, only=only, config=stated, out=folder)
+        tree = work(
+            checkpoints, reference, modules=modules, only=only, config=stated, out=folder, on=on, workers=workers
+        )
     except KeyboardInterrupt:
         words = ["inspect", *map(str, checkpoints), *(["--reference", str(reference)] if reference else [])]
-        given = {"--config": config, "--heads": heads, "--adapter": adapter}
+        given = {"--config": config, "--heads": heads, "--adapter": adapter, "--on": on, "--workers": workers}
         words += [word for name, value in given.items() if value is not None for word in (name, str(value))]
         words += ["--no-modules"] * (not modules) + (["--only", only] if only else []) + ["--out", str(folder)]
         raise interrupted("finished measurements are kept", words) from None

@@ -6,10 +6,14 @@ import importlib.metadata
 import os
 import platform
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
 import saddles
+
+SHOWN = 4
+"""Packages that a message about versions names."""
 
 _PACKAGES = ("jax", "jaxlib", "diffrax", "equinox", "numpy", "scipy", "xarray", "zarr", "torch")
 
@@ -20,6 +24,18 @@ def versions() -> dict[str, str]:
     That of saddles is its own `__version__`: a source tree that is not installed has no other.
     """
     return {"python": platform.python_version(), "saddles": saddles.__version__, **_installed()}
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str] | None:
+    """Packages whose versions differ, as text for both sides, saddles first; None where none does."""
+    names = [name for name in {"saddles": "", **before, **now} if before.get(name) != now.get(name)]
+    if not names:
+        return None
+    old, new = (
+        ", ".join(f"{name} {side.get(name, '(none)')}" for name in names[:SHOWN]) + ", …" * (len(names) > SHOWN)
+        for side in (before, now)
+    )
+    return old, new
 
 
 @functools.cache

@@ -33,7 +33,7 @@ def shot(panels: Iterable[Panel], said: str) -> Json:
     """One instant."""
     figures = [
         {"title": one.title[:1].upper() + one.title[1:], "words": one.words, "data": one.data, "layout": one.layout,
-         "wide": one.wide}
+         "wide": one.wide} | ({"map": True} if one.map else {})
         for one in panels
     ]  # fmt: skip
     return {"said": said, "figures": figures}
@@ -45,7 +45,7 @@ def scene(
     """A run: its first shot, the changes to the others, and where its marks are, as shares of the run.
 
     Args:
-        extra: maps, which do not change with the instant; a click on one opens the view there.
+        extra: panels that do not change with the instant.
         only: leave out all panels but this one.
     """
     page.check(view)
@@ -56,7 +56,7 @@ def scene(
         now = replace(view, **{name: instant}) if name else view
         panels = spread(page.panels(now, results))
         shots.append(shot(panels if only is None else panels[only : only + 1], page.say(now, results)))
-        shots[-1]["figures"] += [figure | {"map": True} for figure in shot(extra, "")["figures"]]
+        shots[-1]["figures"] += shot(extra, "")["figures"]
     marks = page.marks(view, results) if page.marks is not None else []
     return {
         "first": short(shots[0]),

@@ -41,4 +41,8 @@ GRIDS = {
     "incontext": Grid(
         {"decades": (1.5, 2.0, 3.0, 4.0, 6.0), "ratio": (0.5, 0.6, 0.7, 0.8), "seed": (0, 1)}, miniature=3
     ),
+    "networks": Grid(
+        {"activation": ("relu", "tanh", "linear"), "gamma_w": (1.25, 1.5, 1.75, 2.0),
+         "gamma_variance": (-3.5, -3.0, -2.5, -2.0, -1.5, -1.0, -0.5)},
+    ),
 }  # fmt: skip

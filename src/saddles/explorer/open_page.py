@@ -10,6 +10,7 @@ from functools import partial
 from html import escape
 
 from nicegui import Client, json, ui
+from nicegui.events import GenericEventArguments
 
 from saddles.errors import SaddlesError
 from saddles.explorer import draw
@@ -79,6 +80,7 @@ class Plot:
                 self.title = ui.label("")
                 Button("SVG", partial(self._download, file), label="download this figure as SVG")
             self.plot = ui.plotly({"data": [], "layout": EMPTY, "config": CONFIG}).props('role="img"')
+            self.map = False
             self.plot._update_method = None  # what is drawn there later is not the framework's to draw again
 
     def _download(self, file: str) -> None:
@@ -90,6 +92,7 @@ class Plot:
         self.box.classes(remove="hidden")
         self.box.classes(add="spread" if panel.wide else "", remove="" if panel.wide else "spread")
         self.title.text = panel.title[:1].upper() + panel.title[1:]
+        self.map = panel.map
         return [self.plot.html_id, panel.words, panel.data, panel.layout]
 
     def hide(self) -> None:
@@ -297,6 +300,8 @@ class OpenPage:
         while len(self.plots) < len(panels):
             with self.board:
                 self.plots.append(Plot(f"saddles-{self.page.name}-{len(self.plots) + 1}"))
+                if self.page.click is not None:
+                    self.plots[-1].plot.on("plotly_click", partial(self._clicked, self.plots[-1]))
         figures = []
         for plot, panel in zip(self.plots, spread(panels), strict=False):
             figures.append(plot.fit(panel))
@@ -308,6 +313,13 @@ class OpenPage:
             if self._fits.get(name, SHOWN) != fit:
                 self._fits[name] = fit
                 one.fit(fit)
+
+    async def _clicked(self, plot: Plot, event: GenericEventArguments) -> None:
+        """Open the run of a cell."""
+        if plot.map and self.page.click is not None:
+            point = event.args["points"][0]
+            across, up = self.page.click
+            await self.set(**{across: float(point["x"]), up: float(point["y"])})
 
     def _fail(self, error: Exception) -> None:
         """Say why there is nothing new to see: beside a setting, above all of them, or in place of the results."""

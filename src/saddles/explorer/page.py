@@ -28,6 +28,8 @@ class Panel:
     wide: bool = False
     waits: bool = False
     """It is left as it is while a slider moves, so that the others are drawn sooner; such panels come last."""
+    map: bool = False
+    """A click on its heat map sets the two settings that the page's `click` names."""
 
 
 def spread(panels: list[Panel]) -> list[Panel]:

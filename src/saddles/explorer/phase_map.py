@@ -154,7 +154,7 @@ def panel(known: PhaseMap, here: tuple[float, float]) -> Panel:
     layout = draw.layout("variance exponent γ_σ²", "width exponent γ_w", x=x, y=y)
     left = known.trouble or ("" if known.done == POINTS else f"{known.done} of {POINTS} rows so far")
     title = "Phase diagram: click a cell to open its run" + (f" ({left})" if left else "")
-    return Panel(title, words, data, layout, wide=True)
+    return Panel(title, words, data, layout, wide=True, map=True)
 
 
 def _borders() -> list[draw.Json]:

@@ -17,13 +17,13 @@ from saddles.explorer.draw import Json
 from saddles.explorer.frames import changes, compressed, packed, scene
 from saddles.explorer.grids import GRIDS, Grid
 from saddles.explorer.page import Page, Panel
-from saddles.explorer.pages import concepts, diagonal, incontext, linear, margin
+from saddles.explorer.pages import concepts, diagonal, incontext, linear, margin, networks
 from saddles.explorer.stories import Room, rooms, stories, story_html
 from saddles.explorer.style import CSS, SITE
 from saddles.explorer.view import Setting, Value, View, settings
 from saddles.runtime.files import explained, new_folder
 
-PAGES: tuple[Page, ...] = (linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, incontext.PAGE)
+PAGES: tuple[Page, ...] = (linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, incontext.PAGE, networks.PAGE)
 """The rooms that compute, in the order of the menu."""
 HEIGHT = 170
 """Of a miniature, in pixels."""
@@ -100,7 +100,7 @@ def _room(page: Page, controls: Json, start: Json, made: Sequence[tuple[Json, Ca
 
 def _maps(page: Page, grid: Grid) -> dict[phase_map.Key, phase_map.PhaseMap]:
     """The phase diagrams of the linear room, whole."""
-    if page.click is None:
+    if page is not linear.PAGE:
         return {}
     keys = {phase_map.key(view) for _, view in grid.views(page) if isinstance(view, linear.Linear)}
     return {

@@ -69,6 +69,10 @@ def _field(t: Array, theta: Theta, args: _Flow) -> Theta:
     return -jax.grad(args.total)(theta)
 
 
+_field_once = eqx.filter_jit(_field)
+"""For a single call; the solver compiles its own."""
+
+
 def _effort(theta: Theta, slope: Theta) -> Array:
     return jnp.sqrt(jnp.sum(slope**2) * jnp.sum(theta**2))
 
@@ -139,7 +143,7 @@ def learn(network: Sum, theta: np.ndarray, new: np.ndarray, directions: np.ndarr
     theta[new] = directions * (BEGIN * fit) ** (1 / network.degree)
     state, small = jnp.asarray(theta), theta.size <= LARGEST
     args = _Flow(*pair, jnp.asarray(gain), before)
-    moves = np.asarray(_field(jnp.asarray(0.0), state, args))[new]
+    moves = np.asarray(_field_once(jnp.asarray(0.0), state, args))[new]
     speed = max(float(np.linalg.norm(moves) / np.linalg.norm(theta[new])), 1e-300)
     for stiff, steps in ((False, EXPLICIT), (True, IMPLICIT)):
         edges = np.concatenate([[0.0], np.cumsum(2.0 ** np.arange(31)) / speed])

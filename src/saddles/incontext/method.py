@@ -12,7 +12,8 @@ from jaxtyping import Array
 from saddles.core.status import Status
 from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
-from saddles.incontext.crossing import Followed, Heads, follow_heads
+from saddles.incontext.crossing import Followed, follow_heads
+from saddles.incontext.heads import Heads
 from saddles.incontext.simulate import Args, observe, separate_matrix
 from saddles.solvers import methods
 from saddles.solvers.dynamics import Dynamics, Path
@@ -24,16 +25,16 @@ from saddles.solvers.ode import SAVED_TIMES
 class GradientFlow(methods.GradientFlow):
     """Gradient flow θ' = −∇L(θ) of the exact loss.
 
-    The plateaus of separate heads are crossed in one go, however long: a start of 1e-16 costs little more than one of
-    1e-4. Without times, such a run is saved at the end of every step: close where something happens, far apart on
-    plateaus.
+    The plateaus of separate heads are crossed in one go, however long, and learned heads are frozen while they rest: a
+    start of 1e-16 costs less than one of 1e-4. Without times, such a run is saved at the end of every step: close where
+    something happens, far apart on plateaus.
 
     Args:
         until: gradient time to stop at; None runs until the model has converged or `max_steps` are taken.
         rtol: relative error per step.
         stiff: use an implicit solver (not for separate heads).
         max_steps: most solver steps in all.
-        cross: False steps through plateaus.
+        cross: False steps through plateaus and freezes nothing.
     """
 
     cross: bool = True
@@ -51,10 +52,11 @@ class GradientFlow(methods.GradientFlow):
             return super().follow(dynamics, times)
         heads = _frame(dynamics.args, dynamics.start)
         followed = self._heads(heads, dynamics, times)
-        states = [_from_frame(dynamics.args, heads, state) for state in followed.states]
-        kind = dynamics.start[0].dtype
-        weights = tuple(jnp.asarray(np.stack(part), dtype=kind) for part in zip(*states, strict=True))
-        saved = {name: np.asarray(rows) for name, rows in _seen(weights, dynamics.args).items()}
+        count, kind = len(followed.states), dynamics.start[0].dtype
+        # One program for many numbers of rows: up to the next power of two the last row is repeated.
+        states = followed.states + followed.states[-1:] * ((1 << (count - 1).bit_length()) - count)
+        weights = tuple(jnp.asarray(part, dtype=kind) for part in _from_frame(dynamics.args, heads, np.stack(states)))
+        saved = {name: np.asarray(rows)[:count] for name, rows in _seen(weights, dynamics.args).items()}
         if times is None:
             saved["crossing"] = np.array(followed.crossings).reshape(-1, 2)
         return Path(
@@ -96,11 +98,11 @@ def _to_frame(args: Args, start: tuple[Array, ...]) -> np.ndarray:
     return np.concatenate([value, *(np.einsum("hdr,di->hri", part, vectors).ravel() for part in rest)])
 
 
-def _from_frame(args: Args, heads: Heads, state: np.ndarray) -> tuple[np.ndarray, ...]:
+def _from_frame(args: Args, heads: Heads, rows: np.ndarray) -> tuple[np.ndarray, ...]:
     _, vectors = _eigen(args)
-    value, *rest = heads.split(state)
-    shape = (heads.heads, heads.rank, len(vectors))
-    return value, *(np.einsum("hri,di->hdr", part.reshape(shape), vectors) for part in rest)
+    shape = (-1, 2, heads.heads, heads.rank, len(vectors))
+    parts = np.einsum("tphri,di->pthdr", rows[:, heads.heads :].reshape(shape), vectors)
+    return rows[:, : heads.heads], *parts
 
 
 @arguments_explained

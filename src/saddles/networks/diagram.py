@@ -11,6 +11,7 @@ product, and outputs are summed over the blocks of a network. With a program for
 longer than it trains.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -20,8 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.networks.forward import activated
 from saddles.networks.model import Perceptron
+from saddles.networks.phases import crossing, predicted_border
 from saddles.networks.task import Regression
 from saddles.protocols import ArrayLike
 from saddles.solvers.top_eigenvalue import top_eigenvalue
@@ -188,6 +191,55 @@ def follow_grid(
             into[:, cells] = [np.asarray(row[name][: len(cells)], dtype=float) for row in rows]
         tick(float(sum(widths[w] for w, _ in which)))
     return {name: values.reshape(saved + 1, len(widths), len(sigmas)) for name, values in found.items()}
+
+
+def phase_diagram(
+    task: Regression,
+    gamma_w: ArrayLike,
+    gamma_variance: ArrayLike,
+    *,
+    activation: str,
+    seed: int = 0,
+    steps: int,
+    saved: int,
+    precision: str = "float32",
+    tick: Callable[[float], None] = lambda units: None,
+) -> Trajectory:
+    """Networks of width d^γ_w and variance d^γ_σ² on one task with d inputs, and the border e = ½ of lazy and active.
+
+    Args:
+        gamma_w, gamma_variance: exponents, growing; each pair is a cell.
+        activation: "relu", "tanh" or "linear".
+        seed: draws the initial weights: one draw a width, scaled.
+        steps: of full-batch gradient descent, each as long as the curvature allows.
+        saved: instants that are kept besides the start; it divides `steps`.
+        tick: called with the number of hidden units whose training has just ended.
+
+    Returns:
+        What `follow_grid` measures along `time`, `gamma_w`, `gamma_variance`; the `border` of each width after the last
+        step, as γ_σ²; `theory_border`, where the theory of wide linear networks puts it; `singular_value` of the least
+        squares fit.
+    """
+    up, across, dim = np.asarray(gamma_w, dtype=float), np.asarray(gamma_variance, dtype=float), task.shape[1]
+    widths = [round(dim**gamma) for gamma in up]
+    measured = follow_grid(
+        task, widths, dim**across, activation=activation, seed=seed, steps=steps, saved=saved, precision=precision,
+        tick=tick,
+    )  # fmt: skip
+    # Inputs are whitened, so this is the least squares fit that a linear network learns.
+    fitted = np.linalg.svd(task.targets.T @ task.inputs / len(task.inputs), compute_uv=False)
+    border = [crossing(row, across) for row in measured["linearity"][-1]]
+    theory = math.log(predicted_border(fitted)) / math.log(dim) - up
+    return make_trajectory(
+        {name: (("time", "gamma_w", "gamma_variance"), values) for name, values in measured.items()}
+        | {"border": (("gamma_w",), np.array(border)), "theory_border": (("gamma_w",), theory)}
+        | {"singular_value": (("mode",), fitted)},
+        steps / saved * np.arange(saved + 1),
+        unit="step",
+        coords={"gamma_w": up, "gamma_variance": across},
+        lab="networks",
+        activation=activation,
+    )
 
 
 def _drawn(layers: Sequence[np.ndarray]) -> list[np.ndarray]:

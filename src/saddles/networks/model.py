@@ -11,7 +11,7 @@ from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory
 from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
-from saddles.networks.forward import ACTIVATIONS, outputs
+from saddles.networks.forward import ACTIVATIONS, outputs, tangent_kernel
 from saddles.networks.observe import data_of, leaves_of, to_trajectory
 from saddles.networks.simulate import dynamics_of
 from saddles.networks.task import Regression, check_task
@@ -67,6 +67,10 @@ class Perceptron:
     def outputs(self, weights: Sequence[Array], inputs: Array) -> Array:
         """f(x), one row for each sample: a JAX function of weights and inputs."""
         return outputs(tuple(weights), inputs, self.activation)
+
+    def tangent_kernel(self, weights: Sequence[Array], inputs: Array, others: Array) -> Array:
+        """Θ between outputs of others (rows) and of inputs (columns), in closed form (`Linearised` looks for it)."""
+        return tangent_kernel(tuple(weights), inputs, others, self.activation)
 
     @in_double_precision
     def simulate(

@@ -59,9 +59,14 @@ def _rested(weights: Weights, training: Training) -> Array:
     return _norm(slope(weights, training)) <= FITTED * training.gradient
 
 
+def _first_norm(start: Weights, training: Training) -> Float[Array, ""]:
+    """‖∇L‖; compiled as one program, since outside of one every operation is compiled for every width."""
+    return _norm(slope(start, training))
+
+
 def dynamics_of(start: Weights, data: Data, activation: str) -> Dynamics[Weights, Training]:
     """The training problem, ready for a method."""
     training = Training(data, start, jnp.zeros((), start[0].dtype), activation)
-    first = _norm(slope(start, training))
+    first = eqx.filter_jit(_first_norm)(start, training)
     training = Training(data, start, first, activation)
-    return Dynamics(start, training, slope, observe, rested=_rested, pace=float(_norm(start) / first))
+    return Dynamics(start, training, slope, observe, rested=_rested, pace=float(eqx.filter_jit(_norm)(start) / first))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,13 +54,22 @@ class Network(Protocol):
         ...
 
 
+@runtime_checkable
+class WithKernel(Network, Protocol):
+    """A network that knows its tangent kernel better than column by column."""
+
+    def tangent_kernel(self, weights: Sequence[Array], inputs: Array, others: Array) -> Array:
+        """J'Jᵀ, outputs of others (rows) by outputs of inputs (columns), each sample's together."""
+        ...
+
+
 @arguments_explained
 @dataclass(frozen=True)
 class Linearised:
     """The network trained as if it were linear in its parameters, in closed form.
 
-    Cost: one backward pass and one Jacobian-vector product for each output of each sample, and the eigenvalues of a
-    symmetric matrix of that size.
+    Cost: the tangent kernel (one backward pass and one Jacobian-vector product for each output of each sample, or what
+    the model's own `tangent_kernel` takes), and the eigenvalues of a symmetric matrix of that size.
 
     Args:
         rate: learning rate of gradient descent; None is gradient flow.
@@ -117,31 +127,49 @@ class Linearised:
             moving = values[values > 0]
             times = np.linspace(0.0, ENOUGH / float(jnp.median(moving)) if moving.size else 1.0, SAVED_TIMES)
         left = modes.T @ flattened(before - data.targets)
-        rows = [self._row(float(t), values, modes, left, across, before, tested, data) for t in times]
-        saved = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
+        clock = jnp.asarray(times, dtype=values.dtype)
+        rows = _rows(
+            None if self.rate is None else jnp.asarray(self.rate),
+            clock,
+            values,
+            modes,
+            left,
+            across,
+            before,
+            tested,
+            data,
+        )
+        saved = {name: np.asarray(row) for name, row in rows.items()}
         return Path(times=np.asarray(times, dtype=float), saved=saved, state=weights, status=FINISHED)
 
-    def _row(
-        self,
-        time: float,
-        values: Float[Array, " mode"],
-        modes: Float[Array, "output mode"],
-        left: Float[Array, " mode"],
-        across: Float[Array, "test output"],
-        before: Array,
-        tested: Array,
-        data: Data,
-    ) -> dict[str, Array]:
-        if self.rate is None:
+
+@eqx.filter_jit
+def _rows(
+    rate: Float[Array, ""] | None,
+    times: Float[Array, " time"],
+    values: Float[Array, " mode"],
+    modes: Float[Array, "output mode"],
+    left: Float[Array, " mode"],
+    across: Float[Array, "test output"],
+    before: Array,
+    tested: Array,
+    data: Data,
+) -> dict[str, Array]:
+    """What is seen at each time; the rate is an array, so that all rates share one program."""
+
+    def row(time: Array) -> dict[str, Array]:
+        if rate is None:
             kept = jnp.exp(-values * time)
         else:  # (1 − ηλ)^(t/η); a factor below 0 flips its sign with every step
-            step, steps = 1 - self.rate * values, time / self.rate
+            step, steps = 1 - rate * values, time / rate
             kept = jnp.abs(step) ** steps * jnp.where(step < 0, jnp.cos(jnp.pi * steps), 1.0)
         # Σ_k η (1 − ηλ)^k = (1 − (1 − ηλ)^t)/λ, and t where λ = 0.
         summed = jnp.where(values > 0, (1 - kept) / jnp.where(values > 0, values, 1.0), time)
         change = modes @ ((kept - 1) * left)
         moved = -(across @ (modes @ (summed * left))) / data.inputs.shape[0]
         return data.scores(before + change.reshape(before.shape), tested + moved.reshape(tested.shape))
+
+    return jax.vmap(row)(times)
 
 
 @in_double_precision
@@ -155,9 +183,13 @@ def top_eigenvalue(model: Network, task: Regression, *, seed: int = 0, steps: in
     weights = leaves_of(model.start(task, seed), "float64")
     inputs = jnp.asarray(task.inputs)
     vector = jnp.asarray(np.random.default_rng([seed, 35]).normal(size=task.targets.size))
+    kernel = model.tangent_kernel(weights, inputs, inputs) if isinstance(model, WithKernel) else None
     for _ in range(steps):
         unit = vector / jnp.linalg.norm(vector)
-        vector = _columns(model.outputs, weights, inputs, inputs[:1], unit[None])[0][0] / len(inputs)
+        product = (
+            _columns(model.outputs, weights, inputs, inputs[:1], unit[None])[0][0] if kernel is None else kernel @ unit
+        )
+        vector = product / len(inputs)
     return float(jnp.linalg.norm(vector))
 
 
@@ -166,8 +198,11 @@ def kernels(
 ) -> tuple[Float[Array, "output output"], Float[Array, "other output"]]:
     """The empirical tangent kernel JJᵀ of some inputs, and the one between others and them.
 
-    Column by column, Θ e_i = J(Jᵀe_i): the Jacobian of all parameters is never formed.
+    Column by column, Θ e_i = J(Jᵀe_i), unless the model knows better: the Jacobian of all parameters is never formed.
     """
+    if isinstance(model, WithKernel):
+        here, there = (model.tangent_kernel(weights, inputs, points) for points in (inputs, others))
+        return (here + here.T) / 2, there
     size = flattened(model.outputs(weights, inputs)).shape[0]
     units = np.eye(size)
     parts = [

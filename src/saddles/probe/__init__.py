@@ -15,6 +15,7 @@ from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from saddles.probe.inspection import inspect as inspect
+    from saddles.probe.inspection import inspection_cost as inspection_cost
     from saddles.probe.layouts.adapters import fused as fused
     from saddles.probe.layouts.adapters import register as register
     from saddles.probe.layouts.adapters import separate as separate

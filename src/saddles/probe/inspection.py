@@ -16,13 +16,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
+from saddles.core.engines.engine import Engine
 from saddles.core.provenance import machine, versions
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load, write_zarr
@@ -31,7 +32,6 @@ from saddles.measures.factored import rank_measures
 from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import Head, Layout, Module
 from saddles.probe.measuring import (
-    Map,
     Row,
     measure_heads,
     measure_initial,
@@ -41,6 +41,7 @@ from saddles.probe.measuring import (
     to_trajectory,
     write_row,
 )
+from saddles.probe.pieces import Cost, Made, Piece, carry_out, estimate, made, opened
 from saddles.probe.weights.checkpoint_series import Series, find_places, open_series
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import effort, spectrum_of, weight_change
@@ -58,6 +59,8 @@ def inspect(
     only: str | None = None,
     config: Config | None = None,
     out: str | os.PathLike[str] | None = None,
+    on: str | None = None,
+    workers: int | None = None,
 ) -> xr.DataTree:
     """Measure ΔKQ and ΔVO of every head and ΔW of every matrix along a series of checkpoints.
 
@@ -72,22 +75,23 @@ def inspect(
         config: what the checkpoints do not state themselves, such as {"num_attention_heads": 12}.
         out: a folder for the result. The same call resumes where an interrupted one stopped; a finished one is
             read back; a folder of anything else is refused.
+        on: "embedded" measures in worker processes, one for each core or GPU, an address such as "tcp://HOST:8786" on
+            a Dask cluster, whose workers see the checkpoints under the same paths; None in this process.
+        workers: how many worker processes.
 
     Returns:
         groups `heads` and `modules` as `saddles.probe.spectra` gives them, one `time` per checkpoint; notes on the
-        series in the attribute `notes`, a JSON list.
+        series in the attribute `notes`, a JSON list; pieces, their seconds and the peak memory in `cost`, another.
     """
     began = time.perf_counter()
-    series = open_series(paths, reference, config)
-    need_heads(series.layout)
-    layout = dataclasses.replace(series.layout, modules=_chosen(series.layout, only) if modules else ())
-    store = Store(None if out is None else Path(out), _identity(series, layout))
+    work = _work(paths, reference, modules, only, config, out)
+    store = work.store
     if store.finished:
         return load(store.trajectory)
-    work = Work(series, layout, store)
     try:
-        store.begin(series)
-        work.carry_out()
+        with contextlib.nullcontext() if on is None else opened(on, workers) as engine:
+            store.begin(work.series)
+            work.carry_out(engine)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
@@ -98,6 +102,34 @@ def inspect(
     assert tree is not None
     store.end(tree, FINISHED)
     return tree
+
+
+def inspection_cost(
+    paths: Source | Sequence[Source],
+    reference: Source | None = None,
+    *,
+    modules: bool = True,
+    only: str | None = None,
+    config: Config | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> Cost:
+    """What `inspect` with the same arguments would take, from one timed piece of each shape; nothing is written."""
+    work = _work(paths, reference, modules, only, config, out)
+    return estimate(work.pieces(), lambda name: work.store.read(name) is not None)
+
+
+def _work(
+    paths: Source | Sequence[Source],
+    reference: Source | None,
+    modules: bool,
+    only: str | None,
+    config: Config | None,
+    out: str | os.PathLike[str] | None,
+) -> "Work":
+    series = open_series(paths, reference, config)
+    need_heads(series.layout)
+    layout = dataclasses.replace(series.layout, modules=_chosen(series.layout, only) if modules else ())
+    return Work(series, layout, Store(None if out is None else Path(out), _identity(series, layout)))
 
 
 def planned_folder(
@@ -152,27 +184,41 @@ class Work:
     layout: Layout
     store: "Store"
 
-    def carry_out(self) -> None:
-        """Make every piece that is not there yet."""
-        with torch_pool(1) as pool:  # a second thread would hold another product's tensors
-            pieces = list(self._pieces(pool.map))
-            with bar("spectra of changes", sum(amount for _, amount, _ in pieces)) as progress:
-                for name, amount, make in pieces:
-                    self.store.piece(name, make)
-                    progress.advance(amount)
+    def carry_out(self, engine: Engine[Made] | None = None) -> None:
+        """Make every piece that is not there yet, here or on an engine."""
+        pieces = self.pieces()
+        with bar("spectra of changes", sum(piece.effort for piece in pieces)) as progress:
+            missing = [piece for piece in pieces if self.store.read(piece.name) is None]
+            progress.advance(sum(piece.effort for piece in pieces) - sum(piece.effort for piece in missing))
+            if engine is not None:
+                carry_out(engine, missing, self.store.keep, progress)
+                return
+            with torch_pool(1):  # a second thread would hold another product's tensors
+                for piece in missing:
+                    one = made(piece)
+                    if one.error:
+                        raise SaddlesError(one.error)
+                    self.store.keep(one)
+                    progress.advance(piece.effort)
 
-    def _pieces(self, mapping: Map) -> Iterator[tuple[str, float, Callable[[], Row]]]:
-        """Name, effort and work of every piece."""
-        start = self.series.start
+    def pieces(self) -> list[Piece]:
+        """Every piece, in order."""
+        start, found = self.series.start, []
         for layer, heads in self.layout.layers().items():
+            words = f"heads of a layer, {len(heads)} × {_shape(heads[0], start)[0]} × {_shape(heads[0], start)[1]}"
             # One product instead of a change, which is two of twice the width: about a quarter of the work.
-            yield f"start-{layer}", _head_effort(heads, start) / 4, partial(_initial, heads, start, mapping)
+            first = Piece(f"start-{layer}", _head_effort(heads, start) / 4, partial(_initial, heads, start), -1, "")
+            found.append(dataclasses.replace(first, shape=f"{words}, at the start"))
         for place, point in enumerate(self.series.points):
             for layer, heads in self.layout.layers().items():
-                work = partial(_heads, heads, point, start, mapping)
-                yield f"{place}-heads-{layer}", _head_effort(heads, start), work
+                words = f"heads of a layer, {len(heads)} × {_shape(heads[0], start)[0]} × {_shape(heads[0], start)[1]}"
+                make = partial(_heads, heads, point, start)
+                found.append(Piece(f"{place}-heads-{layer}", _head_effort(heads, start), make, place, words))
             for number, module in enumerate(self.layout.modules):
-                yield f"{place}-module-{number}", effort(module.shape), partial(_module, module, point, start)
+                words = f"matrix {module.shape[0]} × {module.shape[1]}"
+                make = partial(_module, module, point, start)
+                found.append(Piece(f"{place}-module-{number}", effort(module.shape), make, place, words))
+        return found
 
     def tree(self, status: Status, began: float) -> xr.DataTree | None:
         """The checkpoints that are complete, labelled; None where none is."""
@@ -200,6 +246,7 @@ class Work:
             "checkpoints": json.dumps([point.place for point in self.series.points[: len(steps)]], ensure_ascii=False),
             "notes": json.dumps(self.series.notes, ensure_ascii=False),
             "stored_as": ", ".join(sorted({self.series.start.types[name] for name in self.layout.parameters()})),
+            "cost": json.dumps(self.store.cost),
             "wall_time_s": round(self.store.spent + time.perf_counter() - began, 3),
         }
         return tree
@@ -213,13 +260,15 @@ class Work:
         return {name: pad([part[name] for part in whole]) for name in whole[0]}
 
 
-def _module(module: Module, point: Weights, start: Weights) -> Row:
-    spectrum = spectrum_of(weight_change(module.parameter, point, start))
+def _module(module: Module, point: Weights, start: Weights, *, device: str = "cpu") -> Row:
+    spectrum = spectrum_of(weight_change(module.parameter, point, start, device=device))
     return {"singular_value": spectrum.values, "noise_floor": np.asarray(spectrum.noise_floor)}
 
 
-def _heads(heads: Sequence[Head], point: Weights, start: Weights, mapping: Map) -> Row:
-    row = measure_heads(Layout(tuple(heads), (), ()), point.read, start.read, mapping)
+def _heads(heads: Sequence[Head], point: Weights, start: Weights, *, device: str = "cpu") -> Row:
+    row = measure_heads(
+        Layout(tuple(heads), (), ()), lambda n: point.read(n).to(device), lambda n: start.read(n).to(device)
+    )
     if np.isnan(row["singular_value"]).any():
         raise SaddlesError(
             f"{heads[0].attention} of {point.place} or of the reference holds numbers that are not finite. Did the "
@@ -228,8 +277,8 @@ def _heads(heads: Sequence[Head], point: Weights, start: Weights, mapping: Map) 
     return row
 
 
-def _initial(heads: Sequence[Head], start: Weights, mapping: Map) -> Row:
-    return measure_initial(Layout(tuple(heads), (), ()), start.read, mapping)
+def _initial(heads: Sequence[Head], start: Weights, *, device: str = "cpu") -> Row:
+    return measure_initial(Layout(tuple(heads), (), ()), lambda name: start.read(name).to(device))
 
 
 def _shape(head: Head, start: Weights) -> tuple[int, int]:
@@ -249,6 +298,7 @@ class Store:
     def __init__(self, folder: Path | None, identity: Mapping[str, object]) -> None:
         self.folder, self.identity = folder, identity
         self.memory: dict[str, Row] = {}
+        self.cost: dict[str, float] = {"pieces": 0, "seconds": 0.0, "peak_mib": 0}
         self.record = self._record()
         spent = self.record.get("wall_time_s")
         self.spent = float(spent) if isinstance(spent, int | float) else 0.0
@@ -300,16 +350,16 @@ class Store:
         if status.ok:
             shutil.rmtree(self.folder / "parts", ignore_errors=True)
 
-    def piece(self, name: str, make: Callable[[], Row]) -> None:
-        """Make a piece unless it is there."""
-        if self.read(name) is not None:
-            return
-        row = make()
+    def keep(self, piece: Made) -> None:
+        """Take a piece that is made."""
+        self.cost["pieces"] += 1
+        self.cost["seconds"] = round(self.cost["seconds"] + piece.seconds, 3)
+        self.cost["peak_mib"] = max(self.cost["peak_mib"], piece.peak // 2**20)
         if self.folder is None:
-            self.memory[name] = row
+            self.memory[piece.name] = piece.row
             return
         with explained(self.folder, "What is measured is kept: make room and give the same command again"):
-            write_row(self._file(name), row)
+            write_row(self._file(piece.name), piece.row)
 
     def read(self, name: str) -> Row | None:
         """A piece, or None where it is not there."""

@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from saddles.core.claim import Claim, compared
 from saddles.report.html import Html, join, tag
@@ -40,7 +40,7 @@ img { max-width: 100%; height: auto; display: block; margin: auto; }
 table.all th:nth-child(2) { width: 44%; }
 .strip { display: flex; flex-wrap: wrap; gap: .2rem; margin: 1rem 0 .2rem; }
 .mark { width: 1.5rem; text-align: center; border: 1px solid var(--line); border-radius: 4px; text-decoration: none; }
-.waiting { color: var(--soft); }
+.waiting, .skipped { color: var(--soft); } .broken { color: var(--fails); font-weight: 600; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .8rem; }
 .card { font-size: .82rem; text-decoration: none; overflow-wrap: anywhere; }
 .card img { width: 100%; height: 7.5rem; object-fit: contain; background: #fff; border: 1px solid var(--line);
@@ -95,6 +95,9 @@ _MARKS = {
     "not_applicable": "– not applicable",
 }
 
+_WITHOUT = {"waiting": "… waits", "skipped": "⊘ skipped", "broken": "! broken off"}
+"""Of experiments without a result."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -106,6 +109,8 @@ class Section:
     claims: Sequence[Claim] = ()
     figure: Path | None = None
     waiting: str = "not run yet"
+    state: Literal["waiting", "skipped", "broken"] = "waiting"
+    """Of an experiment without a record; `waiting` is the reason in words."""
 
 
 def write_page(sections: Sequence[Section], file: Path, heading: str, facts: Mapping[str, object]) -> None:
@@ -143,11 +148,15 @@ def picture(png: bytes, description: str) -> Html:
 
 def _summary(sections: Sequence[Section]) -> str:
     done = [section for section in sections if section.record]
+    states = [section.state for section in sections if not section.record]
+    counts = ((states.count("skipped"), "skipped"), (states.count("broken"), "broken off"))
+    missing = "".join(f", {count} {word}" for count, word in counts if count)
     verdicts = [claim.verdict for section in done for claim in section.claims]
     spent = sum(float(section.record["wall_time_s"]) for section in done if section.record)
     return (
-        f"{len(done)} of {len(sections)} experiments in {_duration(spent)}: {verdicts.count('holds')} claims hold, "
-        f"{verdicts.count('fails')} fail, {verdicts.count('not_evidence')} are not evidence, "
+        f"{len(done)} of {len(sections)} experiments in {_duration(spent)}{missing}: "
+        f"{verdicts.count('holds')} claims hold, {verdicts.count('fails')} fail, "
+        f"{verdicts.count('not_evidence')} are not evidence, "
         f"{verdicts.count('not_applicable')} do not apply at this size."
     )
 
@@ -161,8 +170,8 @@ def _pictures(sections: Sequence[Section]) -> Html:
     marks, cards = [], []
     for section in sections:
         there = {claim.verdict for claim in section.claims}
-        verdict = next((word for word in _WORST if word in there), "waiting")
-        sign = _MARKS[verdict][:1] if verdict in _MARKS else "…"
+        verdict = next((word for word in _WORST if word in there), section.state)
+        sign = (_MARKS | _WITHOUT)[verdict][:1]
         words = f"{section.name}: {_MARKS[verdict][2:] if verdict in _MARKS else section.waiting}"
         target = f"#{_anchor(section)}"
         marks.append(tag("a", sign, href=target, title=words, class_=f"mark {verdict}"))
@@ -171,12 +180,24 @@ def _pictures(sections: Sequence[Section]) -> Html:
         image = tag("img", alt=section.title, src=f"data:image/png;base64,{_thumbnail(section.figure)}")
         name = tag("span", f"{sign} ", class_=verdict) + tag("span", section.name)
         cards.append(tag("a", image, name, href=target, class_="card"))
-    counts = (
-        "a square is an experiment and its worst verdict: ✓ holds, ✗ fails, ○ not evidence, – not applicable, … waits"
-    )
-    return join(
-        [tag("p", *marks, class_="strip"), tag("p", counts, class_="soft"), tag("div", *cards, class_="cards")], "\n"
-    )
+    signs = ", ".join((_MARKS | _WITHOUT).values())
+    parts = [
+        tag("p", *marks, class_="strip"),
+        tag("p", f"a square is an experiment and its worst verdict: {signs}", class_="soft"),
+        *_reasons(sections),
+        tag("div", *cards, class_="cards"),
+    ]
+    return join(parts, "\n")
+
+
+def _reasons(sections: Sequence[Section]) -> list[Html]:
+    """Which experiments have no result, and why, where the reader begins: a square alone does not say it."""
+    rows = [section for section in sections if not section.record and section.state != "waiting"]
+    items = [
+        tag("li", tag("a", row.name, href=f"#{_anchor(row)}"), f" {_WITHOUT[row.state][2:]}: {row.waiting}")
+        for row in rows
+    ]
+    return [tag("ul", *items, class_="soft")] if items else []
 
 
 def _thumbnail(figure: Path) -> str:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from saddles.core.engines.embedded import gpus
+from saddles.core.engines.engine import ONE_THREAD
 from saddles.core.experiment import Context, Experiment, chosen, registered_here
 from saddles.core.provenance import machine, versions
 from saddles.core.run import Run, run_experiment
@@ -17,8 +19,6 @@ from saddles.runtime.packages import extra_for, not_installed
 from saddles.runtime.progress import bar
 from saddles.runtime.threads import cores
 from saddles.runtime.workers import Worker, WorkerLostError
-from saddles.sweeps.cells import ONE_THREAD
-from saddles.sweeps.embedded import gpus
 
 HEADING = "saddles: reproduction"
 
@@ -110,7 +110,7 @@ def _runner(rows: Sequence[Experiment], workers: int) -> Iterator[Submit]:
             return mine.worker.call(job)
         except WorkerLostError as error:
             del mine.worker  # the next job of this thread starts another
-            return Outcome(reason=f"failed: {error}")
+            return Outcome(reason=str(error))
 
     def submit(row: Experiment, job: Job) -> "Future[Outcome]":
         # An experiment that was registered in this process alone is not known to a fresh one.
@@ -142,20 +142,22 @@ def _carry_out(row: Experiment, job: Job) -> Outcome:
     try:
         return Outcome(run_experiment(row, size=job.size, seed=job.seed, root=job.root))
     except (MissingDataError, MissingPackageError) as error:
-        return Outcome(reason=f"skipped: {error}", skipped=True)
+        return Outcome(reason=str(error), skipped=True)
     except SaddlesError as error:
-        return Outcome(reason=f"failed: {error}")
+        return Outcome(reason=str(error))
     except Exception as error:  # a mistake of ours in one experiment must not take the others down
         if isinstance(error, ModuleNotFoundError) and (extra := extra_for(error)):
-            return Outcome(reason=f"skipped: {not_installed(error, extra)}", skipped=True)
-        return Outcome(reason=f"failed: this is a bug in saddles ({type(error).__name__}: {error})")
+            return Outcome(reason=str(not_installed(error, extra)), skipped=True)
+        return Outcome(reason=f"this is a bug in saddles ({type(error).__name__}: {error})")
 
 
 def _judged(row: Experiment, outcome: Outcome) -> tuple[Section, int, str]:
     """The section of the page, how much failed, and a line about it."""
     result = outcome.run
     if result is None:
-        return Section(row.name, row.title, waiting=outcome.reason), 0 if outcome.skipped else 1, outcome.reason
+        state = "skipped" if outcome.skipped else "broken"
+        section = Section(row.name, row.title, waiting=outcome.reason, state=state)
+        return section, 0 if outcome.skipped else 1, f"{'skipped' if outcome.skipped else 'failed'}: {outcome.reason}"
     verdicts = [claim.verdict for claim in result.claims]
     words = {"holds": "hold", "fails": "fail", "not_evidence": "are not evidence", "not_applicable": "do not apply"}
     counts = ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in words.items() if verdict in verdicts)

@@ -1,7 +1,7 @@
 """Discrete dynamics: apply a step many times, observe now and then, stop when it diverges."""
 
 import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.runtime.precision import in_double_precision
@@ -48,16 +48,15 @@ def _block(
     observe: Callable[[State, Args], dict[str, Array]],
     state: State,
     args: Args,
-    stride: Array,
-    count: int,
+    strides: Int[Array, " row"],
 ) -> tuple[State, dict[str, Array]]:
-    """`count` rows of `stride` steps each; the stride is traced, so that one program serves all of them."""
+    """One row for each stride, after so many steps; strides are traced, so that one program serves all blocks."""
 
-    def one(state: State, _: None) -> tuple[State, dict[str, Array]]:
+    def one(state: State, stride: Int[Array, ""]) -> tuple[State, dict[str, Array]]:
         state = jax.lax.fori_loop(0, stride, lambda i, s: step(s, args), state)
         return state, observe(state, args)
 
-    return jax.lax.scan(one, state, None, length=count)
+    return jax.lax.scan(one, state, strides)
 
 
 @in_double_precision
@@ -83,25 +82,24 @@ def iterate(
     began = clock.perf_counter()
     state = jax.tree.map(jnp.asarray, start)
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[None], eqx.filter_jit(observe)(state, args))
-    strides = [(save_every, steps // save_every), (steps % save_every, 1 if steps % save_every else 0)]
+    strides = np.full(-(-steps // save_every), save_every)
+    if steps % save_every:
+        strides[-1] = steps % save_every
     counts, kept, status = [np.zeros(1, dtype=int)], [first], FINISHED
     limit = None if guard is None else DIVERGED_AT * max(float(np.abs(first[guard][0])), np.finfo(float).tiny)
     with bar(title, max(steps, 1)) as progress:
-        for stride, rows in strides:
-            while rows > 0 and status.ok:
-                count = min(rows, BLOCK)
-                state, saved = _block(step, observe, state, args, jnp.asarray(stride), count)
-                saved = jax.tree.map(np.asarray, saved)
-                good = count if guard is None or limit is None else _good_rows(saved[guard], limit)
-                done = counts[-1][-1] + stride * np.arange(1, count + 1)
-                if good < count:
-                    status = Status(Ending.DIVERGED, f"at step {done[good]}")
-                counts.append(done[:good])
-                kept.append(jax.tree.map(lambda leaf, n=good: leaf[:n], saved))
-                rows -= count
-                progress.reach(float(done[-1]))
-                if good == 0:
-                    break
+        for block, count in _blocks(strides):
+            state, saved = _block(step, observe, state, args, jnp.asarray(block))
+            saved = jax.tree.map(np.asarray, saved)
+            good = count if guard is None or limit is None else _good_rows(saved[guard][:count], limit)
+            done = counts[-1][-1] + np.cumsum(block[:count])
+            if good < count:
+                status = Status(Ending.DIVERGED, f"at step {done[good]}")
+            counts.append(done[:good])
+            kept.append(jax.tree.map(lambda leaf, n=good: leaf[:n], saved))
+            progress.reach(float(done[-1]))
+            if not status.ok:
+                break
     return Iteration(
         steps=np.concatenate(counts),
         saved=jax.tree.map(lambda *leaves: np.concatenate(leaves), *kept),
@@ -109,6 +107,19 @@ def iterate(
         status=status,
         wall_time=clock.perf_counter() - began,
     )
+
+
+def _blocks(strides: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """Blocks of one length, and how many rows of each are meant.
+
+    A last block of another length would be compiled on its own, which takes longer than many a run: it is filled up
+    with strides of 0 instead, which take no step. There are fewer of those than blocks.
+    """
+    count = -(-len(strides) // BLOCK)
+    size = -(-len(strides) // count) if count else 1
+    for at in range(0, len(strides), size):
+        part = strides[at : at + size]
+        yield np.pad(part, (0, size - len(part))), len(part)
 
 
 def _good_rows(values: np.ndarray, limit: float) -> int:

@@ -14,16 +14,16 @@ from typing import Any
 
 from saddles.core import provenance
 from saddles.core.data import require_data
+from saddles.core.engines.cluster import Cluster
+from saddles.core.engines.embedded import Embedded
+from saddles.core.engines.engine import Engine, Limits
 from saddles.core.experiment import Experiment, find
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
 from saddles.runtime.progress import bar
-from saddles.sweeps.cells import Job, Task
-from saddles.sweeps.cluster import Cluster
-from saddles.sweeps.embedded import Embedded
-from saddles.sweeps.engine import Engine, Limits
+from saddles.sweeps.cells import Job, Outcome, Task
 from saddles.sweeps.grid import checked_grid
 from saddles.sweeps.plan import Plan, make_plan, refuse_changes, refuse_other_plan
 from saddles.sweeps.scheduler import Scheduler
@@ -177,7 +177,7 @@ def read_sweep(folder: Folder) -> Sweep:
     return Sweep(place, facts, read_rows(place, facts["cells"]))
 
 
-def _compute(store: Store, engine: Engine, versions: Mapping[str, str] | None, retry: bool, say: Say) -> None:
+def _compute(store: Store, engine: Engine[Outcome], versions: Mapping[str, str] | None, retry: bool, say: Say) -> None:
     with store:
         plan, cells = store.plan, store.pending(retry)
         jobs = tuple(Job(cell.number, plan.cell_settings(cell), cell.seed) for cell in cells)
@@ -211,7 +211,7 @@ def terminated_like_ctrl_c() -> Iterator[None]:
 @contextmanager
 def _engine(
     plan: Plan | None, on: str, workers: int | None, limits: Limits, versions: Mapping[str, str] | None, say: Say
-) -> Iterator[Engine]:
+) -> Iterator[Engine[Outcome]]:
     if workers is not None and workers < 1:
         raise SaddlesError.must_be("workers", "at least 1", workers)
     if limits != Limits() and on != "embedded":
@@ -222,7 +222,7 @@ def _engine(
     if on == "embedded":
         assert plan is not None
         _refuse_unimportable(plan.experiment)
-        engine: Engine = Embedded(workers, limits)
+        engine: Engine[Outcome] = Embedded(workers, limits)
     elif on == "serial":
         engine = Serial()
     elif "://" in on:

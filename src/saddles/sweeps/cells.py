@@ -13,26 +13,22 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import xarray as xr
-from threadpoolctl import threadpool_limits
 
 from saddles.core import provenance
 from saddles.core.claim import Claim
 from saddles.core.data import require_data
+from saddles.core.engines import engine
+from saddles.core.engines.engine import Refusal, describe, on_one_thread, whole_text
 from saddles.core.experiment import Context, Experiment, as_dict
+from saddles.core.provenance import differences
 from saddles.core.status import FINISHED, Status, status_of
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
-from saddles.sweeps.plan import differences
-
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPROC")
-ONE_THREAD = dict.fromkeys(_THREADS, "1")
-"""Variables that make BLAS, torch and XLA (NPROC) use one thread, if set before they are loaded."""
 
 EXACT = 2**53
 """Up to here float64 holds every whole number."""
@@ -51,7 +47,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(engine.Task["Outcome"]):
     """Cells of one experiment for one worker."""
 
     experiment: Experiment
@@ -59,6 +55,24 @@ class Task:
     jobs: tuple[Job, ...]
     versions: Mapping[str, str] | None = None
     """Versions that the worker must have; None accepts any."""
+
+    @property
+    def parts(self) -> int:
+        """How many cells."""
+        return len(self.jobs)
+
+    @property
+    def together(self) -> bool:
+        """Whether cells share a program, and so their time."""
+        return bool(self.experiment.together)
+
+    def empty(self) -> "Task":
+        """The same without cells: loads the experiment."""
+        return replace(self, jobs=())
+
+    def compute(self) -> "list[Outcome] | Refusal":
+        """Compute the cells."""
+        return compute(self)
 
 
 @dataclass(frozen=True)
@@ -113,14 +127,6 @@ class Outcome:
         return self.packed.digest if self.packed else ""
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """A worker that must not compute, and why."""
-
-    worker: str
-    reason: str
-
-
 _turn = threading.Lock()
 
 
@@ -129,17 +135,8 @@ def compute(task: Task) -> list[Outcome] | Refusal:
     differ = differences(task.versions, provenance.versions()) if task.versions is not None else None
     if differ:
         return Refusal(f"process {os.getpid()}", f"it has {differ[1]} and not {differ[0]}")
-    with _turn, one_thread():  # a Dask worker may have several threads, but cells go one at a time in a process
+    with _turn, on_one_thread():  # a Dask worker may have several threads, but cells go one at a time in a process
         return [outcome for jobs in groups(task) for outcome in _compute_group(task, jobs)]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for what is loaded already (BLAS, OpenMP) and for what will be (the environment)."""
-    for name, value in ONE_THREAD.items():
-        os.environ.setdefault(name, value)
-    with threadpool_limits(1):
-        yield
 
 
 def group_key(experiment: Experiment, job: Job) -> str:
@@ -184,19 +181,7 @@ def _compute_one(task: Task, job: Job) -> Outcome:
         return _judge(task, job, result, time.perf_counter() - began)
     except Exception as error:
         spent = time.perf_counter() - began
-        return Outcome(job.number, spent, error=describe(error), trace=_whole(traceback.format_exc(limit=-8)))
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line: a message of ours as it is, any other with its type."""
-    if isinstance(error, SaddlesError):
-        return _whole(str(error))
-    return _whole(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-def _whole(text: str) -> str:
-    """Text that can be written and shown: halves of a character, which UTF-8 cannot hold, by their numbers."""
-    return text.encode("utf-8", "backslashreplace").decode()
+        return Outcome(job.number, spent, error=describe(error), trace=whole_text(traceback.format_exc(limit=-8)))
 
 
 def _judge(task: Task, job: Job, result: Trajectory, seconds: float) -> Outcome:

@@ -9,13 +9,11 @@ from typing import Any
 
 from saddles.core import provenance
 from saddles.core.experiment import Experiment, as_dict, find
+from saddles.core.provenance import differences
 from saddles.core.trajectory import SCHEMA
 from saddles.errors import SaddlesError
 from saddles.runtime.records import check_types
 from saddles.sweeps.grid import Cell, Grid, read_grid
-
-SHOWN = 4
-"""Packages that a message about versions names."""
 
 
 @dataclass(frozen=True)
@@ -127,18 +125,6 @@ def refuse_changes(plan: Plan, folder: Path) -> None:
             f"{folder} was started with {differ[0]}; this is {differ[1]}. Mix them with --accept-changes, or start "
             "again with another --out."
         )
-
-
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str] | None:
-    """Packages whose versions differ, as text for both sides, saddles first; None where none does."""
-    names = [name for name in {"saddles": "", **before, **now} if before.get(name) != now.get(name)]
-    if not names:
-        return None
-    old, new = (
-        ", ".join(f"{name} {side.get(name, '(none)')}" for name in names[:SHOWN]) + ", …" * (len(names) > SHOWN)
-        for side in (before, now)
-    )
-    return old, new
 
 
 def refuse_other_plan(asked: Plan, begun: Plan, folder: Path) -> None:

@@ -11,11 +11,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
+from saddles.core.engines.engine import Engine, TaskLostError, TaskOverrunError
 from saddles.core.status import Ending
 from saddles.errors import SaddlesError
 from saddles.runtime.progress import Bar
 from saddles.sweeps.cells import Job, Outcome, Task, group_key
-from saddles.sweeps.engine import Engine, TaskLostError, TaskOverrunError
 from saddles.sweeps.store import Store
 
 BLOCK_SECONDS = 0.2
@@ -92,7 +92,7 @@ class JobQueue:
 class Scheduler:
     """One pass over the cells of a task."""
 
-    def __init__(self, store: Store, task: Task, engine: Engine, bar: Bar, say: Say) -> None:
+    def __init__(self, store: Store, task: Task, engine: Engine[Outcome], bar: Bar, say: Say) -> None:
         self._store, self._engine, self._bar, self._say = store, engine, bar, say
         self._queue, self._total = JobQueue(task, engine.slots), len(task.jobs)
         self._running: dict[Future[list[Outcome]], Task] = {}

@@ -2,11 +2,11 @@
 
 from concurrent.futures import Future
 
-from saddles.sweeps.cells import Outcome, Refusal, Task, compute
-from saddles.sweeps.engine import Engine, EngineError
+from saddles.core.engines.engine import Engine, EngineError, Refusal, Task
+from saddles.sweeps.cells import Outcome
 
 
-class Serial(Engine):
+class Serial(Engine[Outcome]):
     """Computes a task when it is submitted.
 
     The results have the same bytes as those of the other engines, provided this process has not used JAX before: XLA
@@ -15,9 +15,9 @@ class Serial(Engine):
 
     slots = 1
 
-    def submit(self, task: Task) -> "Future[list[Outcome]]":
+    def submit(self, task: Task[Outcome]) -> "Future[list[Outcome]]":
         """Compute now."""
-        result = compute(task)
+        result = task.compute()
         if isinstance(result, Refusal):
             raise EngineError(f"This process cannot compute the cells: {result.reason}.")
         future: Future[list[Outcome]] = Future()

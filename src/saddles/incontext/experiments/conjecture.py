@@ -161,7 +161,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(8, Settings(problems=6, commuting=1)),
         "laptop": Size(120, Settings(problems=200, commuting=3)),
-        "gpu": Size(600, Settings(problems=1000, commuting=20)),
+        "gpu": Size(120, Settings(problems=1000, commuting=20)),
     },
     run=run,
     claims=claims,

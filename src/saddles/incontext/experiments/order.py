@@ -128,8 +128,8 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(12, Settings(covariances=3)),
-        "laptop": Size(200, Settings(covariances=40)),
-        "gpu": Size(600, Settings(covariances=100)),
+        "laptop": Size(30, Settings(covariances=40)),
+        "gpu": Size(60, Settings(covariances=100)),
     },
     run=run,
     claims=claims,

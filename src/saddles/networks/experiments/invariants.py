@@ -4,8 +4,10 @@ C = W_KᵀW_K − W_QᵀW_Q is kept by gradient flow. A step of size η moves it
 gradient time SGD's drift is proportional to η; Adam's steps are no gradient steps and have no such law. Biases of keys
 and queries carry a part of C, so without them the drift does not go to 0.
 
-The largest rate of SGD must be near the flow: at ten times it, smaller rates learn more in the same time, and their
-drift is larger, not smaller (a first run with it failed all three claims).
+The largest rate of SGD must be near the flow. With 0.02 smaller rates learn more in the same time, so that the runs
+that are compared are not one flow, and exponents were 0.5 to 0.7; with 0.2 the drift even falls with the rate. 0.005
+was chosen by one seed that is not among those judged. In float32 rounding is as large as the drift of the smallest
+rate (one of six exponents was 0.78, the others 0.92 to 1.10), so weights are float64 here.
 
 Thresholds, set before the runs: the exponent of the drift in the rate is 1 to leading order; the smallest rate is an
 eighth of the largest, at which corrections of order η remain, so 0.2 is allowed. With biases counted, the drift at the
@@ -92,6 +94,7 @@ def _run(settings: Settings, seed: int, biases: bool, optimiser: str, part: floa
         "vit", settings.source, width=settings.width, layers=settings.layers, heads=settings.heads,
         batch=settings.batch, seed=seed, biases=biases,
     )  # fmt: skip
+    model = follow.in_double(model)
     start = follow.state_of(model)
     rate = part * (settings.sgd_rate if optimiser == "sgd" else settings.adam_rate)
     steps = round(settings.steps / part)
@@ -168,7 +171,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(10, Settings(source="digits", width=8, layers=1, heads=2, batch=50, steps=4, sgd_rate=0.1,
                                   adam_rate=4e-3, looks=2, seeds=1)),
-        "laptop": Size(100, Settings(source="digits", width=32, layers=2, heads=4, batch=100, steps=40, sgd_rate=0.02,
+        "laptop": Size(25, Settings(source="digits", width=32, layers=1, heads=4, batch=50, steps=20, sgd_rate=0.005,
                                      adam_rate=4e-3, looks=4, seeds=3)),
         "gpu": Size(600, Settings(source="cifar10", width=128, layers=4, heads=4, batch=256, steps=400, sgd_rate=0.02,
                                   adam_rate=2e-3, looks=10, seeds=3)),

@@ -15,7 +15,6 @@ Thresholds, set before the runs:
   the third of the cells with the largest e is above that of the third with the smallest.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +27,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.errors import SaddlesError
-from saddles.networks.phases import crossing, predicted_border, predicted_linearity, slope_of
+from saddles.networks.phases import predicted_linearity, slope_of
 from saddles.runtime.progress import bar
 
 PAPER = "tu2024mixed"
@@ -101,34 +100,13 @@ def _widths(settings: Settings, up: np.ndarray) -> list[int]:
 def _seed(
     settings: Settings, seed: int, up: np.ndarray, across: np.ndarray, tick: Callable[[float], None]
 ) -> Trajectory:
-    from saddles.networks.diagram import follow_grid  # loads JAX
-
     task = networks.Regression.from_images(
         settings.source, dim=settings.dim, samples=settings.samples, tests=0, seed=seed
     )
     saved = min(SAVED, settings.steps)
     steps = saved * max(1, round(settings.steps / saved))
-    measured = follow_grid(
-        task,
-        _widths(settings, up),
-        settings.dim**across,
-        activation=settings.activation,
-        seed=seed,
-        steps=steps,
-        saved=saved,
-        tick=tick,
-    )
-    # Inputs are whitened, so this is the least squares fit that a linear network learns.
-    fitted = np.linalg.svd(task.targets.T @ task.inputs / len(task.inputs), compute_uv=False)
-    border = [crossing(row, across) for row in measured["linearity"][-1]]
-    theory = math.log(predicted_border(fitted)) / math.log(settings.dim) - up
-    return make_trajectory(
-        {name: (("time", "gamma_w", "gamma_variance"), values) for name, values in measured.items()}
-        | {"border": (("gamma_w",), np.array(border)), "theory_border": (("gamma_w",), theory)}
-        | {"singular_value": (("mode",), fitted)},
-        steps / saved * np.arange(saved + 1),
-        unit="step",
-        coords={"gamma_w": up, "gamma_variance": across},
+    return networks.phase_diagram(
+        task, up, across, activation=settings.activation, seed=seed, steps=steps, saved=saved, tick=tick
     )
 
 
@@ -225,7 +203,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(8, Settings("relu", points=3, dim=8, source="digits", samples=100, steps=40, seeds=2)),
-        "laptop": Size(90, Settings("relu", points=7, dim=30, source="digits", samples=500, steps=160, seeds=3)),
+        "laptop": Size(35, Settings("relu", points=6, dim=30, source="digits", samples=300, steps=120, seeds=3)),
         "gpu": Size(400, Settings("relu", points=20, dim=100, source="cifar10", samples=2000, steps=1000, seeds=3)),
         "paper": Size(2000, Settings("relu", points=35, dim=100, source="cifar10", samples=5000, steps=2000, seeds=5)),
     },

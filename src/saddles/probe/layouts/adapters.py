@@ -272,6 +272,7 @@ _registry: list[Adapter] = [
     fused("DeBERTa", "self.in_proj.weight", "output.dense.weight", order="interleaved"),
     separate("DistilBERT, XLM", "q_lin.weight", "k_lin.weight", "v_lin.weight", "out_lin.weight"),
     separate("T5, MPNet", "q.weight", "k.weight", "v.weight", "o.weight"),
+    separate("Llama of Meta", "wq.weight", "wk.weight", "wv.weight", "wo.weight"),
     separate("CTRL", "Wq.weight", "Wk.weight", "Wv.weight", "dense.weight"),
     fused("ModernBERT", "Wqkv.weight", "Wo.weight"),
     fused("MPT", "Wqkv.weight", "out_proj.weight"),

@@ -17,6 +17,8 @@ _ROTARY_IF_SLIDING = ("cohere2", "afmoe", "exaone4", "exaone_moe", "beam", "flin
 """Families whose layers of global attention have no positions at all."""
 _CROSS = re.compile("cross_?attn|cross_?attention|encoder_attn|EncDecAttention", re.IGNORECASE)
 _NORM_FLAGS = ("use_qk_norm", "qk_layernorm", "qk_norm", "use_qk_layernorm")
+_NORM_TYPES = ("nanochat", "muse_spark", "muse_glimmer")
+"""Families whose norms of queries and keys have neither parameters nor a setting."""
 _NORM = re.compile(r"\b(q|k|qk|query|key)_?(sub)?_?(layer)?_?norm|logit_scale")
 """Parameters inside a block that tell of normalised queries and keys; `logit_scale` is that of cosine attention."""
 _HARMLESS = re.compile(r"(^|\.)(LayerNorm|layer_norm|layernorm)\.")
@@ -64,6 +66,8 @@ def is_normalised(block: Attention, shapes: Shapes, config: Config, norms: Colle
     if any(_NORM.search(name[len(block.name) :]) for name in inside):
         return True
     parts = list(parts_of(block.name, config))
+    if any(str(part.get("model_type", "")).startswith(_NORM_TYPES) for part in parts[:1]):
+        return True
     return any(part.get(flag) is True for part in parts[:1] for flag in _NORM_FLAGS) and is_rotary(config, block.name)
 
 

@@ -1,5 +1,6 @@
 """How many heads a block has: from the block itself, or from the configuration of its model."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 Config = Mapping[str, object]
@@ -7,6 +8,10 @@ Config = Mapping[str, object]
 
 COUNT_NAMES = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
 _WIDTH_NAMES = ("head_dim", "attention_head_size")
+_KNOWN = {*COUNT_NAMES, *_WIDTH_NAMES, "num_key_value_heads", "pruned_heads", "n_head_kv", "num_kv_heads"}
+"""Settings that speak of heads and are understood."""
+_ALSO_CALLED = {"vision": ("visual",), "text": ("language",)}
+"""Words for a part of a model other than that of its configuration."""
 
 
 def head_counts(block: str, config: Config, counts: Mapping[str, int]) -> tuple[int | None, int | None]:
@@ -27,23 +32,48 @@ def head_counts(block: str, config: Config, counts: Mapping[str, int]) -> tuple[
 
 
 def stated(block: str, config: Config, names: tuple[str, ...]) -> int | None:
-    """The first of some numbers that the configuration states for this block."""
-    for part in parts_of(block, config):
+    """The first of some numbers that the configuration states for this block; of a list, that of its stage."""
+    own = list(_own_parts(block, config))
+    # What a tower does not state, another tower's number must not replace.
+    for part in own or parts_of(block, config):
         # Cross-attention is called decoder.…encoder_attn in BART: the side it belongs to comes first.
         sides = sorted((side for side in ("encoder", "decoder") if side in block), key=block.index)
         side = [f"{side}_{name}" for side in sides for name in names]
         for name in (*side, *names):
-            if isinstance(number := part.get(name), int) and number > 0 and not isinstance(number, bool):
+            number = _of_stage(part.get(name), block)
+            if isinstance(number, int) and number > 0 and not isinstance(number, bool):
                 return number
     return None
 
 
+def _of_stage(number: object, block: str) -> object:
+    """The entry of a list for a block: Swin, Segformer and kin number their stages first, others their layers."""
+    place = re.search(r"\.(\d+)\.", f".{block}.")
+    if isinstance(number, list | tuple) and place:
+        return number[int(place[1])] if int(place[1]) < len(number) else None
+    return number
+
+
+def is_plain(config: Config) -> bool:
+    """Whether one count serves every block; else names alone may not tell which one is a block's."""
+    heads = {str(key): value for key, value in config.items() if "head" in str(key)}
+    parts = [part for part in config.values() if isinstance(part, Mapping)]
+    towers = any("model_type" in part or any("head" in str(name) for name in part) for part in parts)
+    return not towers and set(heads) <= _KNOWN and not any(isinstance(value, list) for value in heads.values())
+
+
 def parts_of(block: str, config: Config) -> Iterator[Config]:
     """The parts of a configuration that may speak of a block, the closest first."""
-    named = {key: part for key, part in config.items() if key.endswith("_config") or key in ("encoder", "decoder")}
-    inner = {key.removesuffix("_config"): part for key, part in named.items()}
-    inner = {word: part for word, part in inner.items() if isinstance(part, Mapping)}
-    yield from (part for word, part in inner.items() if word in block)
+    yield from _own_parts(block, config)
     yield config
-    if "text" in inner:
-        yield inner["text"]
+    if isinstance(text := config.get("text_config"), Mapping):
+        yield text
+
+
+def _own_parts(block: str, config: Config) -> Iterator[Config]:
+    """The parts of a configuration that have the block's word in their names."""
+    for key, part in config.items():
+        if isinstance(part, Mapping) and (key.endswith("_config") or key in ("encoder", "decoder")):
+            word = key.removesuffix("_config")
+            if any(one in block for one in (word, *_ALSO_CALLED.get(word, ()))):
+                yield part

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
+from saddles.probe.lora.sensitivity import Sensitivities
 
 MEMORY = 2**31
 """Bytes of second moments that are held at once: 2 GiB are two inputs of width 11008, or sixteen of 4096."""
@@ -53,6 +54,10 @@ class Inputs:
                 mean = sums.pop(first).mean
                 for module in sharers[first]:
                     yield module, mean
+
+    def sensitivities(self, modules: Sequence[str]) -> dict[str, Tensor]:
+        """D of each module (see `saddles.probe.lora.sensitivity`); none where the data do not allow gradients."""
+        return Sensitivities(self.model, modules).over(self.run) or {}
 
     def _width(self, module: str) -> int:
         layer = self.model.get_submodule(module)

@@ -133,7 +133,7 @@ class LoraPlan:
         architecture: class of the model that the adapter is for, where it is known.
         measured: loss of base, tuned and base + adapter, where `evaluate` was given.
         data: what the changes are weighted by, where `data` was given; `above` and `missed` of the modules, and
-            shares of energy above rounding, are then those of ΔW C^½.
+            shares of energy above rounding, are then those of D^½ ΔW C^½.
         leading: how many singular values of each module were computed; None: all.
     """
 

@@ -52,8 +52,8 @@ def lora_plan(
             measured at several ranks. The loss of a causal language model, KL(tuned ‖ model) of others.
         loss: the smallest adapter whose measured loss is at most that of the tuned model plus this much.
         data: a text file, token ids (block, token), or a function that runs a model on data: changes are weighted by
-            what enters each module of the tuned model there, so that ranks and factors minimise ‖(ΔW − BA)C^½‖, the
-            expected error of the modules' outputs. Shares of energy are then shares of ‖ΔW C^½‖².
+            what enters each module of the tuned model there and by how far its prediction depends on what leaves it:
+            ranks and factors minimise ‖D^½(ΔW − BA)C^½‖, and shares of energy are shares of ‖D^½ ΔW C^½‖².
         leading: compute this many singular values of each module, no rank is higher, and the energy of the rest.
         device: where it is computed, for instance "cuda".
         embeddings: give `nn.Embedding` factors too, and a head that is tied to one its own.

@@ -67,18 +67,20 @@ class Rule:
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a spectrum that is weighted by a module's inputs does not tell of ΔW itself.
+    """What a weighted spectrum does not tell of ΔW itself.
 
     Attributes:
-        kept: ‖uᵀΔW‖² for each direction u.
+        kept: by how much each value brings ‖ΔW − BA‖²_F down; weighted outputs may bring it up.
         norm, largest: ‖ΔW‖_F and σ₁(ΔW).
         count: singular values of ΔW above rounding, which no rank exceeds.
+        unit: mean sensitivity of the module's outputs, which turns the square of a bias into the unit of σ².
     """
 
     kept: np.ndarray
     norm: float
     largest: float
     count: int
+    unit: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Sized:
     """What a rule needs to know of one module.
 
     Attributes:
-        values: singular values of its change, or of ΔW C^½ where `weighed` says so.
+        values: singular values of its change, or of D^½ ΔW C^½ where `weighed` says so.
         floor: the largest that rounding gives to ΔW.
         inputs, outputs: its numbers of features.
         bias: ‖Δbias‖.
@@ -222,7 +224,7 @@ def _within_budget(modules: Sequence[Sized], rule: Rule, budget: int) -> Choice:
     """
     gains = [_grouped(one.squares[: rule.max_rank], rule.round_to) for one in modules]
     costs = [one.cost * rule.round_to for one in modules]
-    extras = [one.bias**2 for one in modules]
+    extras = [one.bias**2 * (one.weighed.unit if one.weighed else 1.0) for one in modules]
     plain = allocate(gains, costs, budget)
     kept = sum(float(one[:k].sum()) for one, k in zip(gains, plain.ranks, strict=True))
     total, best = sum(float(one.sum()) for one in gains), plain

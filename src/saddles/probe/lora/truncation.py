@@ -1,8 +1,9 @@
 """The best approximations of a change: by ΔW alone, weighted by the inputs, or from leading directions only.
 
-**Weighted.** ‖(ΔW − BA)C^½‖_F is least for BA = U_r U_rᵀ ΔW, with U_r the leading left singular vectors of M = ΔW C^½:
-U_r U_rᵀ M is the best approximation of M (Eckart and Young), and U_r U_rᵀ ΔW gives it without an inverse of C, which
-may be singular. What is left is the sum of the discarded σ²(M). U comes from M Mᵀ = ΔW C ΔWᵀ.
+**Weighted.** ‖D^½(ΔW − BA)C^½‖_F, with C = E[xxᵀ] of the inputs and the diagonal D of the outputs' sensitivities, is
+least for BA = D^-½ U_r U_rᵀ D^½ ΔW, with U_r the leading left singular vectors of M = D^½ ΔW C^½: U_r U_rᵀ M is the
+best approximation of M (Eckart and Young), and this gives it without an inverse of C, which may be singular. What is
+left is the sum of the discarded σ²(M). U comes from M Mᵀ.
 
 **Leading.** A randomised range finder with power iterations (Halko, Martinsson and Tropp 2011): Q spans about the
 leading directions, BA = Q Qᵀ ΔW cut to a rank. ‖ΔW − BA‖² = ‖ΔW‖² − ‖BA‖² is exact whatever Q is, and the best
@@ -37,6 +38,9 @@ POWERS = 4
 
 SPARE = 32
 """Directions that the range finder takes beyond those wanted."""
+
+LEAST = 1e-6
+"""Of the mean sensitivity of a module's outputs, what each is taken to have at least: D^½ is divided by again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +96,9 @@ class Truncation:
                     found[module] = _together(target, [one(change) for change in self.changes(target)])
                     progress.advance(effort(target.shape))
             else:
+                rows = self.inputs.sensitivities(list(targets))
                 for module, moment in self.inputs.moments(list(targets)):
-                    found[module] = self._weighted(targets[module], moment)
+                    found[module] = self._weighted(targets[module], moment, rows.get(module))
                     progress.advance(effort(targets[module].shape))
         return [found[module] for module in targets]
 
@@ -101,17 +106,20 @@ class Truncation:
         """For each module with a rank: it and its factors, of each expert where it has several."""
         targets = {t.module: t for t in self.pairs.targets if ranks.get(t.module)}
         moments = ((module, None) for module in targets) if self.inputs is None else self.inputs.moments(list(targets))
+        rows = {} if self.inputs is None else self.inputs.sensitivities(list(targets))
         for module, moment in moments:
             target, found = targets[module], []
             for change in self.changes(target):
-                left, right = self._pair(target, change, moment, ranks[module])
+                left, right = self._pair(target, change, ranks[module], moment, rows.get(module))
                 found.append(Factors(change, left.cpu(), right.cpu()))
             yield target, found
 
-    def _pair(self, target: Target, change: WeightChange, moment: Tensor | None, rank: int) -> tuple[Tensor, Tensor]:
+    def _pair(
+        self, target: Target, change: WeightChange, rank: int, moment: Tensor | None, rows: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         if moment is not None:
             turned = target.conv1d
-            left, right = weighted_factors(_dense(change, turned), moment, rank)
+            left, right = weighted_factors(_dense(change, turned), moment, rank, rows)
             return (right.T, left.T) if turned else (left, right)
         if self.leading:
             return leading_split(_dense(change), self.leading).cut(rank)
@@ -127,12 +135,13 @@ class Truncation:
         floor = 0.0 if self.exact else rounding_floor(change)
         return Sized(split.values, floor, 0, 0, rest=split.rest)
 
-    def _weighted(self, target: Target, moment: Tensor) -> Sized:
+    def _weighted(self, target: Target, moment: Tensor, rows: Tensor | None) -> Sized:
         (change,) = self.changes(target)
         plain = self._whole(change)
-        values, kept = weighted_values(_dense(change, target.conv1d), moment)
+        values, kept = weighted_values(_dense(change, target.conv1d), moment, rows)
         count = min(int(np.count_nonzero(plain.squares)), len(values))
-        facts = Weighed(kept, plain.norm, float(plain.values[0]), count)
+        unit = 1.0 if rows is None else float(rows.mean())
+        facts = Weighed(kept, plain.norm, float(plain.values[0]), count, unit)
         return Sized(values, plain.floor, target.inputs, target.outputs, weighed=facts)
 
 
@@ -170,31 +179,54 @@ def _directions(change: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
     return squares.flip(0).clamp_min(0).sqrt(), vectors.flip(1)
 
 
-def weighted_values(change: Tensor, moment: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Singular values of ΔW C^½, and the share of ‖ΔW‖²_F that each of their left vectors carries.
+@dataclass(frozen=True, eq=False)
+class _Weighted:
+    """σ of D^½ ΔW C^½, and all of ΔW as `left @ right`, in the order of σ."""
+
+    values: Tensor
+    left: Tensor
+    right: Tensor
+
+
+def _weighted(change: Tensor, moment: Tensor, rows: Tensor | None) -> _Weighted:
+    moment = moment.to(change.device)
+    scale = torch.ones(len(change), dtype=change.dtype, device=change.device)
+    if rows is not None and not bool(rows.any()):
+        moment = torch.zeros_like(moment)  # nothing that the model predicts depends on this module
+    elif rows is not None:
+        rows = rows.to(change)
+        scale = rows.clamp_min(LEAST * float(rows.mean())).sqrt()
+    scaled = scale[:, None] * change
+    basis, small = torch.linalg.qr(scaled) if change.shape[0] > change.shape[1] else (None, scaled)
+    values, vectors = _directions(small, moment)
+    left = vectors if basis is None else basis @ vectors
+    return _Weighted(values, left / scale[:, None], vectors.T @ small)
+
+
+def weighted_values(change: Tensor, moment: Tensor, rows: Tensor | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Singular values of D^½ ΔW C^½, and by how much each of them brings ‖ΔW − BA‖²_F down.
 
     Args:
         change: ΔW (outputs, inputs).
         moment: C (inputs, inputs).
+        rows: D (outputs); None for 1.
     """
-    moment = moment.to(change.device)
-    small = torch.linalg.qr(change, mode="r").R if change.shape[0] > change.shape[1] else change
-    values, vectors = _directions(small, moment)
-    kept = torch.linalg.vector_norm(vectors.T @ small, dim=1) ** 2
-    return values.cpu().numpy(), kept.cpu().numpy()
+    one = _weighted(change, moment, rows)
+    # ‖Σ_{k≥r} l_k r_k‖² is the sum of (l_j·l_k)(r_j·r_k) over j, k ≥ r: sums over lower right corners.
+    products = (one.left.T @ one.left) * (one.right @ one.right.T)
+    left_over = products.flip(0, 1).cumsum(0).cumsum(1).flip(0, 1).diagonal()
+    kept = left_over - torch.cat([left_over[1:], left_over.new_zeros(1)])
+    return one.values.cpu().numpy(), kept.cpu().numpy()
 
 
-def weighted_factors(change: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """B (outputs, rank) and A (rank, inputs) with the least ‖(ΔW − BA)C^½‖_F, balanced; arguments as above."""
-    moment = moment.to(change.device)
-    if change.shape[0] > change.shape[1]:
-        basis, small = torch.linalg.qr(change)
-        vectors = basis @ _directions(small, moment)[1][:, :rank]
-    else:
-        vectors = _directions(change, moment)[1][:, :rank]
-    inner = vectors.T @ change
-    scale = torch.linalg.vector_norm(inner, dim=1).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
-    return vectors * scale, inner / scale[:, None]
+def weighted_factors(change: Tensor, moment: Tensor, rank: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """B (outputs, rank) and A (rank, inputs) with the least ‖D^½(ΔW − BA)C^½‖_F, balanced; arguments as above."""
+    one = _weighted(change, moment, rows)
+    outer, inner = one.left[:, :rank], one.right[:rank]
+    tiny = torch.finfo(torch.float64).tiny
+    norms = (torch.linalg.vector_norm(side, dim=axis).clamp_min(tiny) for side, axis in ((inner, 1), (outer, 0)))
+    scale = torch.div(*norms).sqrt()
+    return outer * scale, inner / scale[:, None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,14 +9,13 @@ step, a series that does not begin at step 0, tensors other than the measured on
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from saddles.errors import SaddlesError
-from saddles.probe.layouts.find_heads import find_layout
 from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import Layout
 from saddles.probe.weights.checkpoints import (
@@ -24,10 +23,10 @@ from saddles.probe.weights.checkpoints import (
     TORCH_ENDINGS,
     Source,
     Weights,
-    holds_weights,
     open_weights,
-    step_of_name,
 )
+from saddles.probe.weights.folders import holds_weights, step_of_name
+from saddles.probe.weights.matching import layout_of, paired, shared
 from saddles.runtime.progress import bar
 
 
@@ -77,13 +76,22 @@ def open_series(
             notes.append(f"the reference is step {first}, the first of the series, not the start of training")
     else:
         start = open_weights(reference)
-    shapes = {name: shape for name, shape in start.shapes.items() if start.types[name] in FLOATS}
-    layout = find_layout(shapes, {**start.config, **(config or {})})
+    pairings = [paired(start, point) for point in points]
+    if (running := next((one.start for one in pairings if one.start is not start), None)) is not None:
+        # Single experts are one tensor in the running model: the start is then seen as that, and so is every point.
+        start, pairings = running, [paired(running, point) for point in points]
+    notes += [note for pairing in pairings for note in pairing.notes]
+    points = [pairing.point for pairing in pairings]
+    layout, left_out = shared(layout_of(start, config or {}), start, points)
+    notes += left_out
     for point in points:
-        _check_names(start, point, layout, notes)
+        _check_types(start, point, layout, notes)
     notes += _mixed_types([start, *points], layout)
-    fingerprints = _fingerprints([start, *points], layout)
+    marks = _fingerprints([start, *points], layout)
+    fingerprints = [hashlib.sha256("".join(one.values()).encode()).hexdigest()[:16] for one in marks]
     notes += _repeats(start, points, steps, fingerprints, layout, implicit=reference is None)
+    begin = 0 if start.step is None else start.step
+    notes += _strays([start, *points], [begin, *steps], marks)
     return Series(start, tuple(points), tuple(steps), layout, tuple(notes), tuple(fingerprints))
 
 
@@ -107,7 +115,8 @@ def _inside(folder: Path) -> list[Source]:
     """Checkpoints in a folder, by step; empty where it is a checkpoint itself.
 
     A checkpoint holds numbered things of its own (shards, the state of each process, DeepSpeed's global_step500/):
-    folders called checkpoint-N make a series, others and files only where there is no config.json beside them.
+    folders called checkpoint-N make a series, others only where there is no config.json beside them, and files where
+    all of them are numbered.
     """
     if not folder.is_dir():
         return []
@@ -115,12 +124,20 @@ def _inside(folder: Path) -> list[Source]:
     kept = [(step, child) for step, child in inner if child.is_dir() and child.name.startswith("checkpoint")]
     if not kept and not (folder / "config.json").is_file():
         kept = [(step, child) for step, child in inner if child.is_dir() or _is_model(child)]
+    elif not kept and not any(holds_weights(file) and step_of_name(file.name) is None for file in _models(folder)):
+        # Beside a configuration lie the files of a series, or a model whose one file happens to have a number.
+        files = [(step, child) for step, child in inner if child in _models(folder)]
+        kept = files if len(files) > 1 else []
     return [child for _, child in sorted(kept, key=lambda row: (row[0], row[1].name))]
+
+
+def _models(folder: Path) -> list[Path]:
+    return [child for child in folder.iterdir() if _is_model(child)]
 
 
 def _is_model(file: Path) -> bool:
     ending = file.suffix in (".safetensors", *TORCH_ENDINGS)
-    return ending and holds_weights(file) and not re.search(r"-\d+-of-\d+\.", file.name)
+    return ending and holds_weights(file) and not re.search(r"-\d+-of-\d+\.|^consolidated\.", file.name)
 
 
 def _in_order(opened: list[Weights], notes: list[str]) -> tuple[list[Weights], list[int]]:
@@ -143,19 +160,9 @@ def _in_order(opened: list[Weights], notes: list[str]) -> tuple[list[Weights], l
     return [opened[i] for i in order], [known[i] for i in order]
 
 
-def _check_names(start: Weights, point: Weights, layout: Layout, notes: list[str]) -> None:
-    """Refuse a measured tensor that is absent or of another shape; note the others that come and go."""
+def _check_types(start: Weights, point: Weights, layout: Layout, notes: list[str]) -> None:
+    """Refuse a measured tensor that is quantised; note unmeasured tensors that come and go."""
     for name in layout.parameters():
-        if name not in point.shapes:
-            raise SaddlesError(
-                f"{point.place} must have the names of {start.place}; it has no {name}. Is it the same model, saved by "
-                "the same library?"
-            )
-        if point.shapes[name] != start.shapes[name]:
-            raise SaddlesError(
-                f"{name} has shape {start.shapes[name]} in {start.place} and {point.shapes[name]} in {point.place}. "
-                "Give checkpoints of one training run."
-            )
         if point.types[name] not in FLOATS:
             raise SaddlesError(
                 f"{name} of {point.place} must be stored as {' or '.join(FLOATS)}; it is {point.types[name]}. Give the "
@@ -177,21 +184,61 @@ def _mixed_types(every: list[Weights], layout: Layout) -> list[str]:
     return [f"{every[0].place} is stored as {words[0]} and {place} as {words[1]}: rounding differs along the series"]
 
 
-def _fingerprints(every: list[Weights], layout: Layout) -> list[str]:
-    """A hash of one row in the middle of every measured tensor, for each checkpoint."""
+def _fingerprints(every: list[Weights], layout: Layout) -> list[dict[str, str]]:
+    """For each checkpoint a hash of one row in the middle of every measured tensor."""
     names = layout.parameters()
     fingerprints = []
     with bar("reading a row of every tensor", len(every)) as progress:
         for weights in every:
-            total = hashlib.sha256()
+            marks = {}
             for name in names:
                 # One row is cheap to read and rarely stays the same; where rows agree, all numbers are compared.
                 middle = weights.shapes[name][0] // 2
                 row = weights.read(name, slice(middle, middle + 1)).to(torch.float64)
-                total.update(row.numpy().tobytes())
-            fingerprints.append(total.hexdigest()[:16])
+                marks[name] = hashlib.sha256(row.numpy().tobytes()).hexdigest()[:16]
+            fingerprints.append(marks)
             progress.advance()
     return fingerprints
+
+
+def _strays(every: Sequence[Weights], steps: Sequence[int], marks: Sequence[dict[str, str]]) -> list[str]:
+    """Parts of one checkpoint that belong to another: notes, or a refusal where a whole file came back.
+
+    Numbers that change and later are the same again, all of them, were not trained: a file was saved or copied twice.
+    What stays the same from one checkpoint to the next may be frozen.
+    """
+    notes = []
+    for later in range(1, len(every)):
+        for early in range(later):
+            same = {name for name, mark in marks[later].items() if mark == marks[early][name]}
+            moved = {n for n in same if any(marks[k][n] != marks[later][n] for k in range(early + 1, later))}
+            if len(same) == len(marks[later]) or not same or (later - early > 1 and not moved):
+                continue
+            same = {n for n in same if torch.equal(every[early].read(n), every[later].read(n))}
+            one, other = every[later], every[early]
+            whole = sorted(file for file in set(one.files.values()) if _all_in(file, one, marks[later], same))
+            if whole and moved & same:
+                raise SaddlesError(
+                    f"{whole[0]} of {one.place} (step {steps[later]}) holds the numbers of {other.place} (step "
+                    f"{steps[early]}), which changed in between: one of the two is a file of another step. Copy both "
+                    "again, or leave that checkpoint out."
+                )
+            if whole:
+                notes.append(
+                    f"{whole[0]} of step {steps[later]} holds the numbers of step {steps[early]}, and other files do "
+                    "not: it is frozen, or a file of another step"
+                )
+            elif back := sorted(moved & same):
+                notes.append(
+                    f"{back[0]} of step {steps[later]} holds the numbers of step {steps[early]}, which changed in "
+                    f"between ({len(back)} tensors)"
+                )
+    return notes
+
+
+def _all_in(file: str, weights: Weights, measured: Mapping[str, str], same: Collection[str]) -> bool:
+    inside = [name for name in measured if weights.files.get(name) == file]
+    return bool(inside) and all(name in same for name in inside)
 
 
 def _repeats(

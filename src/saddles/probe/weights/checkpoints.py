@@ -15,7 +15,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -25,11 +25,22 @@ from torch import Tensor
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.head_counts import Config
 from saddles.probe.weights import live_model
+from saddles.probe.weights.distributed import METADATA, read_tensor, tensors_in
+from saddles.probe.weights.folders import (
+    MOST_STEPS,
+    config_in,
+    explain_foreign,
+    few,
+    holds_weights,
+    shards,
+    step_of,
+    weight_map,
+)
 from saddles.probe.weights.live_model import full_shape, plain_name
 
 TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
-NESTS = ("state_dict", "model_state_dict", "model", "module")
-"""Keys under which training scripts put the weights in a torch file."""
+NESTS = ("state_dict", "model_state_dict", "model", "module", "app")
+"""Keys under which training scripts put the weights."""
 
 FACTS = ("config", "model_config", "hyper_parameters", "model_args")
 """Keys under which they put the settings of the model (nanoGPT the last one, Lightning the third); the last wins."""
@@ -39,6 +50,12 @@ COUNTERS = ("global_step", "iter_num", "step")
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 """Types of numbers whose changes can be measured."""
+
+OPEN_FILES = 4
+"""Torch files that are kept open: one of the old format is in memory as a whole. A pair of them is opened once each."""
+
+FSDP_PART = "pytorch_model_fsdp_0"
+"""Where the Trainer of transformers puts a sharded model of FSDP inside a checkpoint."""
 
 ALL = slice(None)
 
@@ -55,9 +72,6 @@ Source = str | os.PathLike[str] | torch.nn.Module
 _Facts = tuple[Config, int | None]
 """Settings of a model, and its step."""
 
-MOST_STEPS = 2**62
-"""A larger number in a name, or in a trainer's state, is no step: a 64-bit coordinate holds it."""
-
 
 @dataclass(frozen=True, eq=False)
 class Weights:
@@ -72,6 +86,7 @@ class Weights:
         step: the training step, where the place tells it.
         notes: what is odd about it, one sentence each.
         model: the live model, where it is one.
+        files: name -> the file that holds it, where they lie in files.
     """
 
     place: str
@@ -82,6 +97,7 @@ class Weights:
     step: int | None = None
     notes: tuple[str, ...] = ()
     model: torch.nn.Module | None = field(default=None, repr=False)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def read(self, name: str, rows: slice = ALL) -> Tensor:
         """One tensor, or some of its rows, on the CPU as it is stored."""
@@ -97,7 +113,7 @@ def open_weights(source: Source) -> Weights:
         return _open_folder(place)
     if not place.exists():
         raise SaddlesError(f"{place} does not exist. Check the path: nothing is downloaded.")
-    return _open_files(place, [place], _config_in(place.parent))
+    return _open_files(place, [place], config_in(place.parent))
 
 
 def _open_model(model: torch.nn.Module) -> Weights:
@@ -116,22 +132,26 @@ def _open_model(model: torch.nn.Module) -> Weights:
 
 
 def _open_folder(folder: Path) -> Weights:
-    config = _config_in(folder)
+    config = config_in(folder)
     safe = [file for file in sorted(folder.glob("*.safetensors")) if not file.name.startswith("adapter_")]
     # safetensors win over torch files: a folder often holds both, and nothing in the former can run code.
     indexes = sorted(folder.glob("*.safetensors.index.json")) or (not safe and sorted(folder.glob("*.bin.index.json")))
     if indexes:
-        weight_map = _weight_map(indexes[0])
-        return _open_files(folder, _shards(indexes[0], weight_map), config, weight_map)
+        homes = weight_map(indexes[0])
+        return _open_files(folder, shards(indexes[0], homes), config, homes)
     files = safe or [f for f in sorted(folder.iterdir()) if f.suffix in TORCH_ENDINGS and holds_weights(f)]
     if len(files) == 1:
         return _open_files(folder, files, config)
+    explain_foreign(folder)
+    parts = next((one for one in (folder, folder / FSDP_PART) if (one / METADATA).is_file()), None)
+    if parts is not None:
+        return _open_distributed(folder, parts, config or config_in(folder.parent))
     if files:
-        parts = [f for f in files if re.search(r"-\d+-of-\d+\.", f.name)]
-        if parts:
+        shards_ = [f for f in files if re.search(r"-\d+-of-\d+\.", f.name)]
+        if shards_:
             raise SaddlesError(
-                f"{folder} holds {len(parts)} shards and no index. Copy model.safetensors.index.json, which says what "
-                "is where, from the source of the shards."
+                f"{folder} holds {len(shards_)} shards and no index. Copy model.safetensors.index.json, which says "
+                "what is where, from the source of the shards."
             )
         raise SaddlesError(
             f"{folder} holds several models ({', '.join(f.name for f in files[:4])}). Give the path of one file."
@@ -144,35 +164,36 @@ def _open_folder(folder: Path) -> Weights:
     raise SaddlesError(f"{folder} holds no weights (.safetensors, .pt, .bin). Give the folder of a saved model.")
 
 
-def _config_in(folder: Path) -> Config:
-    return _json(folder / "config.json") if (folder / "config.json").is_file() else {}
+def _open_distributed(place: Path, folder: Path, config: Config) -> Weights:
+    found = {plain_name(name): facts for name, facts in tensors_in(folder, NESTS).items()}
+    if not found:
+        raise SaddlesError(f"{place} holds no tensors of a model. Give the folder of a saved model.")
+    step, notes = step_of(place)
+    return Weights(
+        str(place),
+        {name: shape for name, (_, shape, _) in found.items()},
+        {name: str(kind).removeprefix("torch.") for name, (_, _, kind) in found.items()},
+        partial(_read_distributed, folder, found),
+        config,
+        step,
+        notes,
+    )
 
 
-def holds_weights(file: Path) -> bool:
-    """Whether a torch file may hold weights; a trainer's own state lies beside them."""
-    return not re.match(r"(optimizer|scheduler|scaler|rng_state|training_args|adapter_)", file.name)
+def _read_distributed(
+    folder: Path, found: Mapping[str, tuple[str, tuple[int, ...], torch.dtype]], name: str, rows: slice
+) -> Tensor:
+    return read_tensor(folder, *found[name])[rows]
 
 
-def _weight_map(index: Path) -> dict[str, str]:
-    """Tensor name -> shard, as an index says."""
-    weight_map = _json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise SaddlesError(f"{index} has no weight_map. Save the model again.")
-    return {str(name): str(shard) for name, shard in weight_map.items()}
-
-
-def _shards(index: Path, weight_map: Mapping[str, str]) -> list[Path]:
-    """The shards an index names, all present and all beside it."""
-    names = sorted(set(weight_map.values()))
-    outside = [name for name in names if Path(name).name != name]
-    if outside:
-        raise SaddlesError(f"{index} points to {outside[0]}; shards must lie beside their index. Do not trust it.")
-    missing = [name for name in names if not (index.parent / name).is_file()]
-    if missing:
-        raise SaddlesError(
-            f"{index.parent} lacks {len(missing)} of {len(names)} shards ({_few(missing)}). Copy them, too."
-        )
-    return [index.parent / name for name in names]
+def of_tensors(tensors: Mapping[str, Tensor], place: str) -> Weights:
+    """Tensors in memory, such as a state dict."""
+    return Weights(
+        place,
+        {name: full_shape(tensor) for name, tensor in tensors.items()},
+        {name: _type_name(tensor) for name, tensor in tensors.items()},
+        lambda name, rows: tensors[name].detach()[rows].cpu(),
+    )
 
 
 def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[str, str] = {}) -> Weights:
@@ -190,14 +211,15 @@ def _open_files(place: Path, files: list[Path], config: Config, index: Mapping[s
     if lost:
         raise SaddlesError(
             f"The index and the shards of {place} must agree; the shards lack {len(lost)} tensors of the index "
-            f"({_few(lost)}). Save or copy the model again."
+            f"({few(lost)}). Save or copy the model again."
         )
     if not shapes:
         raise SaddlesError(f"{place} holds no tensors. Give a saved model.")
-    step, notes = _step(place)
+    step, notes = step_of(place)
     for said, counted in facts[:1]:
         config, step = {**said, **config}, counted if step is None else step
-    return Weights(str(place), shapes, types, partial(_read, homes, {}), config, step, notes)
+    where = {name: home.file.name for name, home in homes.items()}
+    return Weights(str(place), shapes, types, partial(_read, homes), config, step, notes, files=where)
 
 
 def _facts(stored: object) -> _Facts:
@@ -259,13 +281,11 @@ def _safe_type(word: str) -> str:
     return {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(word, word)
 
 
-def _read(homes: Mapping[str, _Home], opened: dict[Path, dict[str, Tensor]], name: str, rows: slice) -> Tensor:
+def _read(homes: Mapping[str, _Home], name: str, rows: slice) -> Tensor:
     home = homes[name]
     if home.begin is not None:
         return _read_safe(home, rows)
-    if home.file not in opened:  # the file is mapped, where its format allows: only what is read takes memory
-        opened[home.file] = _torch_tensors(home.file)
-    whole = opened[home.file][home.stored]
+    whole = _torch_tensors(home.file)[home.stored]
     return (whole if rows == ALL else whole[rows]).clone()
 
 
@@ -302,7 +322,20 @@ def _broken(file: Path, error: Exception) -> SaddlesError:
 
 
 def _torch_tensors(file: Path, facts: list[_Facts] | None = None) -> dict[str, Tensor]:
-    """The tensors of a torch file, mapped where the format allows; nothing in it is executed."""
+    """The tensors of a torch file, opened when it was not among the last few."""
+    try:
+        state = file.stat()
+    except OSError as error:
+        raise _broken(file, error) from error
+    tensors, said = _opened(file, state.st_mtime_ns, state.st_size)
+    if facts is not None:
+        facts.append(said)
+    return tensors
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _opened(file: Path, changed: int, size: int) -> tuple[dict[str, Tensor], _Facts]:
+    """Tensors and facts of a torch file, mapped where the format allows; nothing in it is executed."""
     try:
         stored = _load(file)
     except Exception as error:  # of bytes that are no pickle, torch's reader raises anything
@@ -314,15 +347,14 @@ def _torch_tensors(file: Path, facts: list[_Facts] | None = None) -> dict[str, T
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
         words = "its bytes are no pickle" if isinstance(error, pickle.UnpicklingError) else words
         raise SaddlesError(f"{file} cannot be read as a torch file ({words}). Copy it again.") from error
-    if facts is not None:
-        facts.append(_facts(stored))
+    facts = _facts(stored)
     for key in NESTS:
         if isinstance(stored, dict) and isinstance(stored.get(key), dict):
             stored = stored[key]
     tensors = {str(k): v for k, v in stored.items() if isinstance(v, Tensor)} if isinstance(stored, dict) else {}
     if not tensors:
         raise SaddlesError(f"{file} holds no state_dict, neither itself nor under {' or '.join(NESTS)}.")
-    return tensors
+    return tensors, facts
 
 
 def _is_pickle(file: Path) -> bool:
@@ -345,45 +377,5 @@ def _load(file: Path) -> object:
             return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _step(place: Path) -> tuple[int | None, tuple[str, ...]]:
-    """The step in a place's name or in the trainer's state, and a note where they differ."""
-    named = step_of_name(place.name)
-    state = place / "trainer_state.json"
-    if not state.is_file():
-        return named, ()
-    stored = _json(state).get("global_step")
-    if not isinstance(stored, int) or isinstance(stored, bool) or not 0 <= stored <= MOST_STEPS:
-        return named, ()
-    if named is not None and stored != named:
-        return stored, (f"{place} says step {named} in its name and {stored} in trainer_state.json: {stored} is used",)
-    return stored, ()
-
-
-def step_of_name(name: str) -> int | None:
-    """The step in a name such as checkpoint-500, step_500.pt or model-500.safetensors."""
-    stem = re.sub(r"\.(safetensors|pt|pth|bin|ckpt)$", "", name)
-    forms = (r"step[-_=]?(\d+)", r"(?:checkpoint|iter|iteration|epoch)[-_=]?(\d+)", r"(\d+)$")
-    match = next((hit for form in forms if (hit := re.search(form, stem, re.I))), None)
-    digits = match.group(1).lstrip("0") if match else ""
-    if match is None or len(digits) > len(str(MOST_STEPS)) or int(digits or 0) > MOST_STEPS:
-        return None
-    return int(digits or 0)
-
-
-def _json(file: Path) -> dict[str, object]:
-    try:
-        stored = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SaddlesError(f"{file} cannot be read as JSON. Copy it again.") from error
-    if not isinstance(stored, dict):
-        raise SaddlesError(f"{file} must hold a JSON object. Copy it again.")
-    return stored
-
-
 def _type_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _few(names: list[str], shown: int = 3) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more

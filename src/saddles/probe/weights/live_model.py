@@ -6,6 +6,7 @@ be separated.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -35,7 +36,7 @@ def heads(model: torch.nn.Module) -> Layout:
         model: only names, shapes, the configuration and head counts are read.
     """
     shapes = {name: full_shape(tensor) for name, tensor in parameters(model).items() if tensor.is_floating_point()}
-    return find_layout(shapes, configuration(model), module_counts(model), _bare_norms(model))
+    return find_layout(shapes, configuration(model), module_counts(model), bare_norms(model))
 
 
 def spectra(
@@ -60,24 +61,44 @@ def spectra(
 
         verdicts = verify_layout(model, layout, inputs)["verdict"].values
         layout = dataclasses.replace(layout, verdicts=tuple(map(str, verdicts)))
-    missing = [name for name in layout.parameters() if name not in start]
-    if missing:
-        more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise SaddlesError(f"The reference has no {missing[0]}{more}. Compare two states of one model.")
+    start, layout, notes = _matched(model, reference, start, layout)
     # One thread where processes must gather in the same order, and on a GPU: it has all heads of a layer at once, and
     # torch fails where several threads are the first to use its linear algebra there.
     alone = any(is_sharded(tensor) or tensor.device.type != "cpu" for tensor in (*now.values(), *start.values()))
     workers = 1 if alone else spare_cores()
-    return measure(layout, reader(now), reader(start, beside=now), step, workers=workers)
+    tree = measure(layout, reader(now), reader(start, beside=now), step, workers=workers)
+    if notes:
+        tree.attrs["notes"] = json.dumps(notes, ensure_ascii=False)
+    return tree
+
+
+def _matched(
+    model: torch.nn.Module, reference: Reference, start: dict[str, Tensor], layout: Layout
+) -> tuple[dict[str, Tensor], Layout, list[str]]:
+    """A reference's tensors under the model's names, what both have, and notes; nothing is done where all is there."""
+    now = parameters(model)
+    if all(name in start and full_shape(start[name]) == full_shape(now[name]) for name in layout.parameters()):
+        return start, layout, []
+    from saddles.probe.weights.checkpoints import of_tensors, open_weights  # which need this module
+    from saddles.probe.weights.matching import paired, shared
+
+    early = open_weights(reference) if isinstance(reference, torch.nn.Module) else of_tensors(start, "The reference")
+    pairing = paired(open_weights(model), early)
+    layout, notes = shared(layout, pairing.start, [pairing.point])
+    tensors = {name: start[pairing.stored.get(name, name)] for name in layout.parameters()}
+    return tensors, layout, [*pairing.notes, *notes]
 
 
 def parameters(model: object) -> dict[str, Tensor]:
     """A model's parameters under their plain names; refused where they are flattened or absent."""
     if not isinstance(model, torch.nn.Module):
         raise SaddlesError.must_be("model", "a torch.nn.Module", model, "Pass the model, not its path or weights")
-    # Some models are built with an empty tensor, for instance of (1, 0, width); what sharding empties has one axis.
+    # Some models are built with an empty tensor, for instance of (1, 0, width), or of nothing: it is left out. What
+    # sharding empties is a weight with one axis.
     named: dict[str, Tensor] = {
-        plain_name(name): tensor for name, tensor in model.named_parameters() if tensor.numel() or tensor.ndim == 1
+        plain_name(name): tensor
+        for name, tensor in model.named_parameters()
+        if tensor.numel() or (tensor.ndim == 1 and (name.endswith("weight") or hasattr(tensor, "ds_id")))
     }
     for name, tensor in named.items():
         _check_readable(name, tensor)
@@ -147,7 +168,7 @@ def module_counts(model: torch.nn.Module) -> dict[str, int]:
     return counts
 
 
-def _bare_norms(model: torch.nn.Module) -> list[str]:
+def bare_norms(model: torch.nn.Module) -> list[str]:
     """Modules that are called norms and have no parameters, which shapes do not show."""
     return [plain_name(name) for name, part in model.named_modules() if "norm" in name and not [*part.parameters()]]
 

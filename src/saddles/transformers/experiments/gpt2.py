@@ -60,7 +60,7 @@ EXPERIMENT = Experiment(
                                   test=8, epochs=2.0, batch=16, rate=3e-3, warm_up=0.0, every=4)),
         "laptop": Size(80, Settings(source="wikitext2", units="bytes", most=512_000, block=128, layers=4, heads=4,
                                     width=128, test=20, epochs=1.0, batch=8, rate=3e-4, warm_up=0.0, every=10,
-                                    tests=10), {"source": "python"}),
+                                    tests=10), {"source": "python", "layers": 2, "most": 400_000}),
         "gpu": Size(120, _SMALL),
         "paper": Size(7200, replace(_SMALL, source="hf:Salesforce/wikitext:wikitext-103-v1", every=100, tests=10)),
     },

@@ -14,10 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from saddles.core import provenance
+from saddles.core.engines.engine import Answer, Engine, EngineError, Refusal, Task, TaskLostError, describe
+from saddles.core.provenance import differences
 from saddles.errors import SaddlesError
-from saddles.sweeps.cells import Outcome, Refusal, Task, compute, describe
-from saddles.sweeps.engine import Engine, EngineError, TaskLostError
-from saddles.sweeps.plan import differences
 
 ANSWER_SECONDS = 10.0
 """How long a scheduler may take to answer."""
@@ -42,7 +41,7 @@ class DaskWorker(TypedDict, total=False):
 class DaskFuture(Protocol):
     """What is used of a `distributed.Future`; Dask is imported only where it is used."""
 
-    def result(self) -> list[Outcome] | Refusal:
+    def result(self) -> Any:
         """Wait for the task's answer."""
         ...
 
@@ -51,7 +50,7 @@ class DaskFuture(Protocol):
         ...
 
 
-class Cluster(Engine):
+class Cluster(Engine[Answer]):
     """Sends tasks to the workers of a scheduler.
 
     Args:
@@ -76,7 +75,7 @@ class Cluster(Engine):
         self._resources = GPU if any(offer.get("GPU", 0) >= 1 for offer in offers) else {}
         self._looked, self._slots = 0.0, 1
         self._alone_since: float | None = None
-        self._arrived: queue.SimpleQueue[tuple[DaskFuture, Task, Future[list[Outcome]]]] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[tuple[DaskFuture, Task[Answer], Future[list[Answer]]]] = queue.SimpleQueue()
         threading.Thread(target=self._deliver_all, daemon=True).start()
 
     @property
@@ -108,9 +107,9 @@ class Cluster(Engine):
                 f"with `dask worker {self._address}`, and resume with --resume."
             )
 
-    def submit(self, task: Task) -> "Future[list[Outcome]]":
+    def submit(self, task: Task[Answer]) -> "Future[list[Answer]]":
         """Send a task; its answer arrives in an ordinary future."""
-        answer: Future[list[Outcome]] = Future()
+        answer: Future[list[Answer]] = Future()
         self._send_for(task, answer)
         return answer
 
@@ -118,7 +117,7 @@ class Cluster(Engine):
         """Cancel what is not done, and leave the cluster running."""
         self._client.close()
 
-    def _send_for(self, task: Task, answer: "Future[list[Outcome]]") -> None:
+    def _send_for(self, task: Task[Answer], answer: "Future[list[Answer]]") -> None:
         self._send(task).add_done_callback(lambda done: self._arrived.put((done, task, answer)))
 
     def _deliver_all(self) -> None:
@@ -126,7 +125,7 @@ class Cluster(Engine):
         while True:
             self._deliver(*self._arrived.get())
 
-    def _send(self, task: Task) -> DaskFuture:
+    def _send(self, task: Task[Answer]) -> DaskFuture:
         good = [address for address in self._workers() if address not in self._refused] if self._refused else None
         if good == []:
             raise EngineError(f"No worker of {self._address} is left that has the versions of this process.")
@@ -135,7 +134,7 @@ class Cluster(Engine):
             resources=self._resources or None, workers=good, allow_other_workers=False if good else None,
         )  # fmt: skip
 
-    def _deliver(self, done: DaskFuture, task: Task, answer: "Future[list[Outcome]]") -> None:
+    def _deliver(self, done: DaskFuture, task: Task[Answer], answer: "Future[list[Answer]]") -> None:
         from distributed import KilledWorker
 
         try:
@@ -173,11 +172,11 @@ def _failed(address: str, error: BaseException) -> str:
     return f"The cluster at {address} failed ({describe(error)}). Finished cells are kept: resume with --resume."
 
 
-def _compute_there(task: Task) -> list[Outcome] | Refusal:
+def _compute_there(task: Task[Answer]) -> list[Answer] | Refusal:
     """What a Dask worker runs; it names itself where it must refuse."""
     from distributed import get_worker
 
-    result = compute(task)
+    result = task.compute()
     return Refusal(get_worker().address, result.reason) if isinstance(result, Refusal) else result
 
 
@@ -186,7 +185,7 @@ def _connect(address: str) -> Any:
         from distributed import Client
     except ImportError as error:
         raise SaddlesError(
-            f"A sweep on {address} needs Dask, which is not installed: pip install 'saddles[sweep]'."
+            f"Work on {address} needs Dask, which is not installed: pip install 'saddles[sweep]'."
         ) from error
     try:
         with ThreadPoolExecutor(1) as aside:  # a notebook's own loop may run in this thread

@@ -10,16 +10,22 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
+from saddles.core.engines.engine import (
+    ONE_THREAD,
+    Answer,
+    Engine,
+    EngineError,
+    Limits,
+    Refusal,
+    Task,
+    TaskLostError,
+    TaskOverrunError,
+    cores,
+)
 from saddles.errors import SaddlesError
 from saddles.runtime.workers import Worker, WorkerError, WorkerLostError, WorkerStoppedError
-from saddles.sweeps.cells import ONE_THREAD, Outcome, Refusal, Task, compute
-from saddles.sweeps.engine import Engine, EngineError, Limits, TaskLostError, TaskOverrunError, cores
-
-CellWorker = Worker[Task, list[Outcome] | Refusal]
-
 
 STARTS = 3
 """Workers that may end before they are ready, one after another, until the sweep is stopped: something is wrong."""
@@ -32,7 +38,7 @@ MOST_GROWTH = 2 * 10**9
 """Bytes that a worker's memory may have grown since its first task, before it is replaced."""
 
 
-class Embedded(Engine):
+class Embedded(Engine[Answer]):
     """A pool of worker processes; each thread of this process talks to one of them.
 
     Args:
@@ -48,11 +54,11 @@ class Embedded(Engine):
         self.slots = workers or len(self._gpus) or cores()
         self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="sweep")
         self._mine = threading.local()
-        self._workers: set[CellWorker] = set()
+        self._workers: set[Worker[Task[Answer], list[Answer] | Refusal]] = set()
         self._numbers = itertools.count()
         self._closed = False
 
-    def submit(self, task: Task) -> "Future[list[Outcome]]":
+    def submit(self, task: Task[Answer]) -> "Future[list[Answer]]":
         """Give a task to the next worker that is free."""
         return self._threads.submit(self._compute, task)
 
@@ -70,11 +76,11 @@ class Embedded(Engine):
         """Process numbers of the workers."""
         return [worker.pid for worker in list(self._workers)]
 
-    def _compute(self, task: Task) -> list[Outcome]:
+    def _compute(self, task: Task[Answer]) -> list[Answer]:
         worker = self._ready()
         try:
             if self._limits.timeout is not None and not hasattr(self._mine, "first"):
-                worker.call(replace(task, jobs=()))  # loads the experiment, which is not the cell's time
+                worker.call(task.empty())  # loads the experiment, which is not the cell's time
             result = worker.call(task, self._watch(task, worker.pid))
         except WorkerStoppedError as error:
             self._forget(worker)
@@ -86,17 +92,17 @@ class Embedded(Engine):
             raise EngineError(f"A worker process failed: {error}") from error
         if isinstance(result, Refusal):
             raise EngineError(f"A worker process cannot compute the cells: {result.reason}.")
-        self._count(worker, len(task.jobs))
+        self._count(worker, task.parts)
         return result
 
-    def _watch(self, task: Task, pid: int) -> Callable[[], str] | None:
+    def _watch(self, task: Task[Answer], pid: int) -> Callable[[], str] | None:
         """A function that says why a task must not go on; None where nothing is limited."""
         timeout, memory = self._limits.timeout, self._limits.memory
         if timeout is None and memory is None:
             return None
         # A block is meant to be short: one that overruns is sent again cell by cell, each with its own time. Cells that
         # share a program have theirs together.
-        seconds = (timeout or 0.0) * (len(task.jobs) if task.experiment.together else 1)
+        seconds = (timeout or 0.0) * (task.parts if task.together else 1)
         began = time.monotonic()
 
         def watch() -> str:
@@ -108,7 +114,7 @@ class Embedded(Engine):
 
         return watch
 
-    def _count(self, worker: CellWorker, cells: int) -> None:
+    def _count(self, worker: Worker[Task[Answer], list[Answer] | Refusal], cells: int) -> None:
         """Replace a worker that has computed enough."""
         size = memory_of(worker.pid) or 0
         if not hasattr(self._mine, "first"):
@@ -118,10 +124,10 @@ class Embedded(Engine):
             worker.close()
             self._forget(worker)
 
-    def _ready(self) -> CellWorker:
+    def _ready(self) -> Worker[Task[Answer], list[Answer] | Refusal]:
         """Get the worker of this thread; one that is killed before it is ready is replaced, up to `STARTS` times."""
         for attempt in range(1, STARTS + 1):
-            worker: CellWorker | None = getattr(self._mine, "worker", None)
+            worker: Worker[Task[Answer], list[Answer] | Refusal] | None = getattr(self._mine, "worker", None)
             if worker is None:
                 worker = self._mine.worker = self._start()
             try:
@@ -137,12 +143,14 @@ class Embedded(Engine):
                 raise EngineError(f"A worker process failed: {error}") from error
         raise AssertionError("unreachable")
 
-    def _forget(self, worker: CellWorker) -> None:
+    def _forget(self, worker: Worker[Task[Answer], list[Answer] | Refusal]) -> None:
         self._mine.__dict__.clear()
         self._workers.discard(worker)
 
-    def _start(self) -> CellWorker:
-        worker: CellWorker = Worker(cell_computer, None, environment=self._environment(next(self._numbers)))
+    def _start(self) -> Worker[Task[Answer], list[Answer] | Refusal]:
+        worker: Worker[Task[Answer], list[Answer] | Refusal] = Worker(
+            task_computer, None, environment=self._environment(next(self._numbers))
+        )
         self._workers.add(worker)
         if self._closed:  # `close` ran meanwhile and has not seen this worker
             worker.kill()
@@ -167,9 +175,9 @@ def memory_of(pid: int) -> int | None:
         return None
 
 
-def cell_computer(nothing: None) -> Callable[[Task], list[Outcome] | Refusal]:
+def task_computer(nothing: None) -> Callable[[Task[Answer]], list[Answer] | Refusal]:
     """What a worker process answers tasks with."""
-    return compute
+    return lambda task: task.compute()
 
 
 def gpus() -> list[str]:

@@ -1,0 +1,1 @@
+"""Where tasks are computed: worker processes here, or a Dask cluster."""
