@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from saddles.concepts.experiments import figure_5
 from saddles.concepts.experiments.orders import order_claims
 from saddles.concepts.experiments.searches import search_claims
 from saddles.core.trajectory import make_trajectory
@@ -44,3 +45,14 @@ def test_a_search_without_a_find_fails():
     )
     empty.attrs |= {"wanted": 3, "starts": 100}
     assert [claim.verdict for claim in search_claims(empty, "laptop", "Figure 8")] == ["fails"]
+
+
+def test_stages_of_three_concepts_are_told_apart():
+    """Weakest first: growth at 9, 5, 1; minor entries of the strongest shrink at 2 and 3, those of the next at 6."""
+    nan = np.nan
+    right = np.array([[9, nan, nan, nan], [6, 5, nan, nan], [2, 3, 1, nan], [nan] * 4])
+    early, reversed_order = right.copy(), right.copy()
+    early[2, 0] = 0.5  # shrinks before its major entry grows
+    reversed_order[0, 0], reversed_order[2, 2] = 1, 9
+    tables = np.stack([right, early, reversed_order, right])[None]
+    assert figure_5._stages(np.array([3]), tables) == ([0.75], [0.5])

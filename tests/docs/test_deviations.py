@@ -1,4 +1,4 @@
-"""Each deviation names evidence that exists; the one that no lab tests is shown here."""
+"""Each deviation names evidence that exists; those that no lab tests are shown here."""
 
 import re
 
@@ -8,6 +8,7 @@ from doc_pages import ROOT
 
 import saddles
 from saddles.core.experiment import registry
+from saddles.diagonal import AttentionHead, Incremental, TeacherStudent
 from saddles.linear import Denoising, GradientDescent, TwoLayer
 
 PAGE = (ROOT / "docs" / "deviations.md").read_text("utf-8")
@@ -35,3 +36,9 @@ def test_the_smallest_constant_of_the_learning_rate_diverges_below_the_boundary(
     model = TwoLayer(width=10**6, variance=0.98 * task.dim / 10**6)
     run = saddles.simulate(model, task, GradientDescent(rate=task.dim**2 / (c * norm), steps=400))
     assert ending in run.attrs["status"]
+
+
+def test_a_coordinate_leaves_the_support_of_a_head():
+    head = AttentionHead(4)
+    path = saddles.predict(head, TeacherStudent(head, 40, 4, 50), Incremental(4))
+    assert path["stage_left"].values.tolist() == [0, 0, 0, 1]

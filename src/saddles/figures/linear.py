@@ -1,5 +1,7 @@
 """Figures of the linear lab."""
 
+from math import comb
+
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -185,6 +187,64 @@ def theorem_2(trajectory: xr.Dataset) -> Figure:
             axis.set_xticks(dims, [str(d) for d in dims])
             axis.xaxis.set_minor_formatter(NullFormatter())
             axis.legend()
+    return figure
+
+
+def stages(trajectory: xr.Dataset, milestones: xr.Dataset) -> Figure:
+    """Singular values at the largest d with T₁, T₂ and T₃, and the misalignment there against d."""
+    dims, clock = trajectory["dim"].values, trajectory["time"].values
+    one = trajectory.isel(dim=-1, seed=0)
+    rank = one.sizes["mode"] - 1
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 11, 4.2)
+        for mode in range(rank + 1):
+            colour, words = (COLOURS[mode], f"s_{mode + 1}") if mode < rank else (GREY, "first of the noise")
+            left.plot(clock, one["level"].isel(mode=mode), color=colour, label=words, **MEASURED)
+        for i, name in enumerate(("T1", "T2", "T3")):
+            when = float(milestones[name].isel(dim=-1, seed=0))
+            left.axvline(when, color=INK, linewidth=1, linestyle=":")
+            left.annotate(f"T{'₁₂₃'[i]}", (when, 0.02), xycoords=("data", "axes fraction"), xytext=(3, 0),
+                          textcoords="offset points", fontsize=10)  # fmt: skip
+        left.set(yscale="log", xlabel="t / (d log d), on the paper's clock", ylabel="singular value over σ²w",
+                 title=f"Singular values, d = {dims[-1]}")  # fmt: skip
+        left.legend(loc="lower right")
+        x = trajectory["misalignment"]
+        for i, name in enumerate(("T1", "T2", "T3")):
+            at = abs(x["time"] - milestones[name]).argmin("time")
+            _spread(right, dims, x.isel(time=at).transpose("seed", "dim"), COLOURS[i], f"at T{'₁₂₃'[i]}")
+        last = x.isel(time=-1)
+        _spread(right, dims, last.transpose("seed", "dim"), GREY, "at the end")
+        right.plot(dims, float(last.isel(dim=0).median()) * dims[0] / dims, **THEORY, label="slope −1")
+        right.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="misalignment x of Definition C.1",
+                  title="Alignment with the truth")  # fmt: skip
+        right.set_xticks(dims, [str(d) for d in dims])
+        right.xaxis.set_minor_formatter(NullFormatter())
+        right.legend()
+    return figure
+
+
+def stuck(trajectory: xr.Dataset) -> Figure:
+    """Modes of one balanced network with those that stay at zero, and how many do from every start."""
+    one, clock = trajectory.isel(seed=0), trajectory["time"].values
+    rank = trajectory.sizes["mode"]
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 11, 4.2)
+        for mode in range(rank):
+            up = float(one["start"].isel(mode=mode)) > 0
+            label = {True: "started above zero", False: "started below zero"}[up]
+            seen = any((float(one["start"].isel(mode=k)) > 0) == up for k in range(mode))
+            left.plot(clock, one["share"].isel(mode=mode), color=COLOURS[0] if up else COLOURS[3],
+                      label=None if seen else label, **MEASURED)  # fmt: skip
+        left.plot(clock, one["mixed_share"].min("mode"), **THEORY, label="slowest mode, σ²w > 0, same start")
+        left.set(xlabel="gradient time × smallest rate", ylabel="s_i over s_i*", title="Balanced modes, one start")
+        left.legend()
+        count = (trajectory["share"].isel(time=-1) < 0.5).sum("mode").values
+        edges = np.arange(rank + 2) - 0.5
+        right.hist(count, edges, color=COLOURS[3], alpha=0.8, label="measured")
+        chance = np.array([comb(rank, k) for k in range(rank + 1)]) / 2**rank
+        right.plot(np.arange(rank + 1), chance * len(count), marker="o", **THEORY, label=f"binomial, {rank} at ½")
+        right.set(xlabel="modes that end at zero", ylabel="starts", title=f"{len(count)} starts")
+        right.legend()
     return figure
 
 

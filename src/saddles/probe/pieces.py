@@ -5,7 +5,6 @@ checkpoints itself, under the same paths.
 """
 
 import pickle
-import resource
 import sys
 import time
 import warnings
@@ -112,11 +111,15 @@ def made(piece: Piece, device: str = "cpu") -> Made:
 
 
 def _peak() -> int:
-    """The largest memory of this process so far, in bytes."""
+    """The largest memory of this process so far, in bytes; 0 where the system does not tell."""
     try:  # Linux: `getrusage` there counts that of the parent before this program began
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     except (OSError, StopIteration):
+        if sys.platform == "win32":
+            return 0  # not known there
+        import resource
+
         unit = 1 if sys.platform == "darwin" else 1024
         return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

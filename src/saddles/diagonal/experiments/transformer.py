@@ -229,8 +229,10 @@ TRANSFORMER = Experiment(
     title="Two layers of two heads: tied by symmetry, one head at a time when it is broken",
     paper=PAPER,
     sizes={
-        "tiny": Size(5, Settings(dim=2, samples=30, tokens=3, stages=2, decades=(30,), seeds=1, points=61)),
-        "laptop": Size(50, Settings(dim=4, samples=60, tokens=5, stages=4, decades=(30, 1300), seeds=2)),
+        "tiny": Size(
+            5, Settings(dim=2, samples=30, tokens=3, stages=2, decades=(30,), seeds=1, points=61, feedforward=2)
+        ),
+        "laptop": Size(50, Settings(dim=4, samples=60, tokens=5, stages=4, decades=(30, 1300), seeds=2, feedforward=4)),
         "gpu": Size(80, _PAPER),
         "paper": Size(600, _PAPER),
     },

@@ -2,9 +2,9 @@
 
 All are about the stable rank of the change of W_K W_Qᵀ or W_V W_Oᵀ, mean over the heads of a layer. "Early" is the
 first measurement after 1,000 steps, whatever the length of the run: so long is the memory of Adam's second moment,
-1/(1 − β₂), and before that its steps are signs of noisy gradients, whose rank says little. Rise and gradual change are
-judged in runs of at least 5,000 steps, five times as many; a shorter one is all early. (At `tiny` and `laptop`, whose
-runs have a few hundred steps, early is after 10, and what is asserted there is said below.)
+1/(1 − β₂), and before that its steps are signs of noisy gradients, whose rank says little. Rise and gradual change
+are judged in runs of at least 5,000 steps, five times as many; a shorter one is all early. (At `tiny` and `laptop`,
+whose runs have a few hundred steps, early is after 10, and what is asserted there is said below.)
 
 Thresholds:
 
@@ -15,9 +15,12 @@ Thresholds:
   layer, and its curves in the paper do not: in at least half of them.
 - *Gradually.* From early on, no step from one measurement to the next adds more than a quarter of the final value.
   A measurement covers at most 1/20 of a run, so a rank that arrived in one jump would show as one.
-- *Where these two are asserted.* A run at `laptop` is all within what is early: ΔKQ first falls, from the noise of the
-  first steps to one direction, and ΔVO gains a third of its rank in a few dozen steps. Numbers are shown there and
-  asserted from `gpu` on; only the rise of a ViT's ΔVO is asserted at `laptop` too.
+- *Where these two are asserted.* A run at `laptop` is all within what is early: ΔKQ first falls, from the noise of
+  the first steps to one direction, and ΔVO gains a third of its rank in a few dozen steps. Numbers are shown there
+  and asserted from `gpu` on; only the rise of a ViT's ΔVO is asserted at `laptop` too.
+- *Spectra* (Figures 1, 5, 6 and 14 draw normalised ones, σ_i/σ_1, mean over the heads of a layer here): that of the
+  change lies below that of the initial product, at the end, in every layer, at every index up to the head's
+  dimension, beyond which the initial product has none: the largest difference is at most 0.
 - *Something was learned.* All this means little in a model that learned nothing: the training loss ends at least a
   tenth below that of uniform guesses, log(outputs).
 - *Scale.* With three scales, ρ = 1/2 is one exchange of neighbours. The mean over heads and layers of Spearman's ρ
@@ -26,18 +29,19 @@ Thresholds:
 
 Nulls, all computed from the trajectory:
 
-- *Weights that diffuse.* Both factors of a head take Gaussian random walks from Gaussian weights, to the norm that the
-  change has in the run. Such a change has more than the rank of the initial product, and it does not rise. Heads of the
-  walk have 16 dimensions in a model of 64, at most four a layer, for ratios of stable ranks hardly depend on that.
-- *Measurements in random order*, from the early one on, for gradual change; the luckiest 5 % of 100. A rank that hardly
-  changes is gradual in any order, and then that is no evidence.
+- *Weights that diffuse.* Both factors of a head take Gaussian random walks from Gaussian weights, to the norm that
+  the change has in the run. Such a change has more than the rank of the initial product, and it does not rise. Heads
+  of the walk have 16 dimensions in a model of 64, at most four a layer, for ratios of stable ranks hardly depend on
+  that.
+- *Measurements in random order*, from the early one on, for gradual change; the luckiest 5 % of 100. A rank that
+  hardly changes is gradual in any order, and then that is no evidence.
 - *Scales in random order*: a run per scale is what is independent, not its heads. Of three scales one order in six is
   the right one, so a single seed is no evidence.
 - The loss of uniform guesses is 1 by definition.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -97,6 +101,27 @@ def diffusing(trajectory: xr.Dataset, product: str, early: int = EARLY) -> dict[
         )
         low[place], rise[place] = last / first, last / soon
     return {"low": norm.copy(data=low), "rise": norm.copy(data=rise)}
+
+
+def spectra(trajectory: xr.Dataset, product: str) -> dict[str, float]:
+    """By how much the normalised spectrum of the change exceeds the initial one at most, and that of the walk."""
+    end = trajectory["singular_value"].sel(product=product).isel(instant=-1)
+    first = trajectory["initial_singular_value"].sel(product=product)
+    axes = ("scale", "layer", "head", "index")
+    values, begun = (
+        (one / one.isel(index=0)).transpose(*axes, ...).values.reshape(*(one.sizes[name] for name in axes), -1)
+        for one in (end, first)
+    )
+    # beyond the head's dimension the initial product has rounding errors for singular values
+    inside = np.flatnonzero((begun > 1e-5).all(axis=(0, 1, 2, 4)))
+    gap = (values - begun).mean(axis=2)[:, :, inside[1:]].max()  # both are 1 at the first index
+    draw = np.random.default_rng(0)
+    k, q, dk, dq = draw.normal(size=(4, 8, MODEL, HEAD))
+    walk, start = (
+        np.linalg.svd(one, compute_uv=False)[:, 1:HEAD] / np.linalg.svd(one, compute_uv=False)[:, :1]
+        for one in (dk @ np.moveaxis(q, -1, -2) + k @ np.moveaxis(dq, -1, -2), k @ np.moveaxis(q, -1, -2))
+    )
+    return {"gap": float(gap), "null": float((walk - start).mean(axis=0).max())}
 
 
 def _walked(k: np.ndarray, q: np.ndarray, dk: np.ndarray, dq: np.ndarray, amount: float) -> float:
@@ -160,7 +185,19 @@ def growth_claims(
         in_time("The stable rank of ΔVO changes gradually: largest gain between two measurements over the final value",
                 values=value["jump"].max(runs), relation="<=", threshold=0.25, sizes=LARGE, null=value_jump,
                 against=mixed),
+        *spectrum_claims(trajectory, judge),
         learned(trajectory, size, where),
+    ]  # fmt: skip
+
+
+def spectrum_claims(trajectory: Trajectory, judge: Callable[..., Claim]) -> list[Claim]:
+    """The spectra that the paper draws, for both products; stored of the first seed."""
+    found = {product: spectra(trajectory, product) for product in ("KQ", "VO")}
+    return [
+        judge(f"The normalised spectrum of Δ{product} ends below that of the initial product at every index: largest "
+              "difference, worst layer and scale", values=one["gap"], relation="<=", threshold=0.0, null=one["null"],
+              against="weights that diffuse a little")
+        for product, one in found.items()
     ]  # fmt: skip
 
 
@@ -192,6 +229,7 @@ def scale_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
               null=diffusing(trajectory, "KQ")["low"].max(("scale", "layer")), against="weights that diffuse"),
         judge("Smaller initialisation, lower final rank of ΔVO: Spearman's ρ over scales, mean over heads and layers",
               values=spearman(end.sel(product="VO")), relation=">=", threshold=0.0, null=value[0], against=mixed),
+        *spectrum_claims(trajectory, judge),
         learned(trajectory, size, where),
     ]  # fmt: skip
 
