@@ -237,7 +237,8 @@ class AxesField(Field):
     def show(self, value: Value) -> None:
         """Choose the positions that a text names."""
         self._quiet, self._value = True, str(value)
-        named = dict(pair.partition("=")[::2] for pair in self._value.replace(",", " ").split())
+        pairs = (pair.partition("=") for pair in self._value.replace(",", " ").split())
+        named = {axis: place for axis, _, place in pairs}
         for axis, one in self.lists.items():
             one.value = named.get(axis, "") if named.get(axis, "") in one.options else ""
         self._quiet = False
