@@ -127,6 +127,7 @@ def test_spectra_are_a_multiple(spectra):
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Training waits for measurements")  # these steps take no time
 def test_a_recording_on_a_gpu_is_that_of_a_process():
     """The same training twice, measured on the GPU and by a process."""
     runs = []
