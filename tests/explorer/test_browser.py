@@ -16,6 +16,7 @@ from explorer_server import Tab, serving
 from shown_runs import row_of
 
 import saddles
+from saddles.explorer import site
 from saddles.probe.recording.journal import Journal
 
 PAGES = {
@@ -331,7 +332,7 @@ CURVE = "document.querySelectorAll('.js-plotly-plot')[1].data[0].y"
 def test_the_front_page_has_a_card_for_each_room(tab):
     one = tab()
     page = one.open("/")
-    assert page.locator(".card").count() == 5
+    assert page.locator(".card").count() == len(site.PAGES)
     page.wait_for_function("document.querySelectorAll('.mini.js-plotly-plot').length >= 3")
     page.locator(".card", has_text="start here").click()
     page.wait_for_url("**/linear")

@@ -104,6 +104,10 @@ def test_data_are_needed_where_a_setting_names_them(tmp_path, monkeypatch):
     assert not (tmp_path / "here").exists()
 
 
+SPECTRUM = np.array([1.0, 0.5, 0.25, 0.125])
+"""Of the change: it falls, and that of the initial product does not."""
+
+
 def trajectory(ranks, initial=40.0, scales=(1.0,)):
     """A trajectory with given stable ranks (time, scale, seed, layer, head) of both products."""
     values = np.repeat(np.asarray(ranks, dtype=float)[..., None], 2, axis=-1)
@@ -117,6 +121,7 @@ def trajectory(ranks, initial=40.0, scales=(1.0,)):
                 ("scale", "layer", "head", "product", "index"),
                 np.ones((*values.shape[1:2], *values.shape[3:], 4)),
             ),
+            "singular_value": (("instant", *dims[1:], "index"), np.ones((1, *values.shape[1:], 1)) * SPECTRUM),
             "train_loss": (dims[:3], np.ones(values.shape[:3])),
         },
         coords={"step": ("time", 500 * (1 + np.arange(len(values)))), "product": ["KQ", "VO"], "scale": list(scales)},
@@ -131,7 +136,7 @@ def verdicts(run):
 def test_growth_is_judged():
     """Gradual growth to 5 holds; one jump, high rank, and decrease are told from it."""
     gradual = np.linspace(1, 5, 50)[:, None, None, None, None] * np.ones((1, 1, 2, 3, 4))
-    assert verdicts(trajectory(gradual)) == ["holds"] * 7
+    assert verdicts(trajectory(gradual)) == ["holds"] * 9
     jump = np.where(np.arange(50) < 25, 1.0, 5.0)[:, None, None, None, None] * np.ones((1, 1, 2, 3, 4))
     assert verdicts(trajectory(jump))[:3] == ["holds", "holds", "fails"]
     high = gradual.copy()
@@ -176,7 +181,7 @@ def test_a_short_run_is_not_judged_on_its_rise():
         *["not_applicable"] * 2,
         "holds",
         *["not_applicable"] * 2,
-        "holds",
+        *["holds"] * 3,
     ]
     assert claims[1].reason == "judged in runs of at least 5,000 steps; this one has 4,500"
 
@@ -184,10 +189,10 @@ def test_a_short_run_is_not_judged_on_its_rise():
 def test_ranks_by_scale_are_judged():
     growing = np.array([3.0, 2.0, 1.0])[None, :, None, None, None] * np.ones((50, 1, 5, 3, 4))
     held = scale_claims(trajectory(growing, scales=(1.0, 0.3, 0.1)), "laptop", "Figure 7")
-    assert [claim.verdict for claim in held] == ["holds"] * 5
+    assert [claim.verdict for claim in held] == ["holds"] * 7
     assert held[0].value == 1.0
     one = trajectory(growing[:, :, :1], scales=(1.0, 0.3, 0.1))
-    told = [claim.verdict for claim in scale_claims(one, "laptop", "Figure 7")]
+    told = [claim.verdict for claim in scale_claims(one, "laptop", "Figure 7")][:5]
     assert told == ["not_evidence", "not_evidence", "holds", "not_evidence", "holds"], "one order in six is right"
     turned = scale_claims(trajectory(growing, scales=(0.1, 0.3, 1.0)), "laptop", "Figure 7")
     assert turned[0].value == -1.0
