@@ -236,7 +236,7 @@ def test_ctrl_c_keeps_pieces_and_tells_how_to_go_on(home, tmp_path):
     """A real process and a real signal: exit code 130, a valid partial result, the command that goes on."""
     slow = (
         "import sys, time; from saddles.probe import inspection; honest = inspection._module; "
-        "inspection._module = lambda *a: (time.sleep(0.2), honest(*a))[1]; "
+        "inspection._module = lambda *a, **k: (time.sleep(0.2), honest(*a, **k))[1]; "
         "sys.argv = ['saddles', 'inspect', sys.argv[1], '--out', 'here']; from saddles.cli import main; main()"
     )
     process = subprocess.Popen(
