@@ -119,11 +119,9 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     w, v = np.meshgrid(here["gamma_w"].values, here["gamma_variance"].values, indexing="ij")
     inside = (w > 1 + MARGIN) & (2 * v + w < -MARGIN) & (np.abs(w + v - 1) > MARGIN)
     active, lazy = inside & (w + v < 1), inside & (w + v > 1)
-    rank = float(here["true_rank"])
     test, ranks, steps = (here[name].values for name in ("best_test_error", "stable_rank", "best_step"))
     dim = float(trajectory.attrs["dim"])
     distance = here["distance_at_best"].values * dim ** (w - 1)
-    mixed = np.random.default_rng(0).permutation(ranks[active])
     judge = partial(check, paper=PAPER, where="Figure 2", size=size)
     return [
         judge(
@@ -143,22 +141,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             null=_of(np.min, test[active]) / float(here["lazy_floor"]),
             against="active cells",
         ),
-        judge(
-            "Active cells have about the rank of A*: distance of their median stable rank from that of A*, relative",
-            values=abs(_of(np.median, ranks[active]) / rank - 1),
-            relation="<=",
-            threshold=0.2,
-            null=abs(_of(np.median, ranks[lazy]) / rank - 1),
-            against="lazy cells",
-        ),
-        judge(
-            "Lazy cells overestimate the rank: their median stable rank over the active median",
-            values=_of(np.median, ranks[lazy]) / _of(np.median, ranks[active]),
-            relation=">=",
-            threshold=1.2,
-            null=_of(np.median, mixed[: len(mixed) // 2]) / _of(np.median, mixed[len(mixed) // 2 :]),
-            against="two halves of the active cells",
-        ),
+        *_rank_claims(ranks[active], ranks[lazy], float(here["true_rank"]), judge),
         judge(
             "Gradient descent stays close to the self-consistent dynamics where the theory applies: "
             "largest mean square difference at the best test error, over d/w",
@@ -178,6 +161,29 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             against="steps in random order",
         ),
         *_narrow(trajectory, judge),
+    ]
+
+
+def _rank_claims(active: np.ndarray, lazy: np.ndarray, rank: float, judge: Callable[..., Claim]) -> list[Claim]:
+    """What the stable ranks of the two regimes' cells say."""
+    mixed = np.random.default_rng(0).permutation(active)
+    return [
+        judge(
+            "Active cells have about the rank of A*: distance of their median stable rank from that of A*, relative",
+            values=abs(_of(np.median, active) / rank - 1),
+            relation="<=",
+            threshold=0.2,
+            null=abs(_of(np.median, lazy) / rank - 1),
+            against="lazy cells",
+        ),
+        judge(
+            "Lazy cells overestimate the rank: their median stable rank over the active median",
+            values=_of(np.median, lazy) / _of(np.median, active),
+            relation=">=",
+            threshold=1.2,
+            null=_of(np.median, mixed[: len(mixed) // 2]) / _of(np.median, mixed[len(mixed) // 2 :]),
+            against="two halves of the active cells",
+        ),
     ]
 
 

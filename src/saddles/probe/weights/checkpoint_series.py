@@ -202,7 +202,7 @@ def _fingerprints(every: list[Weights], layout: Layout) -> list[dict[str, str]]:
 
 
 def _strays(every: Sequence[Weights], steps: Sequence[int], marks: Sequence[dict[str, str]]) -> list[str]:
-    """Parts of one checkpoint that belong to another: notes, or a refusal where a whole file came back.
+    """Parts of one checkpoint that belong to another: notes, or a refusal where it is a whole file.
 
     Numbers that change and later are the same again, all of them, were not trained: a file was saved or copied twice.
     What stays the same from one checkpoint to the next may be frozen.
