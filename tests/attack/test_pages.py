@@ -5,12 +5,14 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 
+import matplotlib as mpl
 import toy_experiment
 from matplotlib.figure import Figure
 
 from saddles.core.claim import Claim
 from saddles.core.provenance import describe
 from saddles.core.run import run_experiment, save_drawing
+from saddles.figures.style import look, sheet
 from saddles.report.page import FILTER, Section, write_page
 
 EVIL = "</style></title><script>alert(1)</script><img src=x onerror='alert(2)'>\""
@@ -54,6 +56,27 @@ def test_the_same_figure_has_the_same_bytes(tmp_path, monkeypatch):
     save_drawing(drawing, tmp_path / "c")
     save_drawing(drawing, tmp_path / "d")
     assert (tmp_path / "c.svg").read_bytes() == (tmp_path / "d.svg").read_bytes()
+
+
+def test_a_figure_is_saved_as_matplotlib_saves_it(tmp_path):
+    def draw() -> Figure:
+        with look():
+            drawing, axes = sheet(1, 2)
+            image = axes[0, 0].pcolormesh([[1.0, 2.0], [3.0, 4.0]], rasterized=True)
+            drawing.colorbar(image, ax=axes[0, 0], label=r"$\gamma_w$")
+        return drawing
+
+    ours, theirs = draw(), draw()
+    canvas, dpi, layout = ours.canvas, ours.dpi, ours.get_layout_engine()
+    save_drawing(ours, tmp_path / "ours", dpi=130)
+    assert (ours.canvas, ours.dpi, ours.get_layout_engine()) == (canvas, dpi, layout)
+    theirs.savefig(tmp_path / "theirs.png", dpi=130)
+    theirs.set_layout_engine("none")
+    with mpl.rc_context({"svg.hashsalt": "saddles"}):
+        theirs.savefig(tmp_path / "theirs.svg", metadata={"Date": None})
+    theirs.savefig(tmp_path / "theirs.pdf", metadata={"CreationDate": None})
+    for kind in ("png", "svg", "pdf"):
+        assert (tmp_path / f"ours.{kind}").read_bytes() == (tmp_path / f"theirs.{kind}").read_bytes(), kind
 
 
 def test_no_address_is_stored():

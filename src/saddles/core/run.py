@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import saddles
 from saddles.core.claim import Claim, read_claims, write_claims
@@ -33,6 +33,9 @@ from saddles.runtime.checksums import NAME as CHECKSUMS
 from saddles.runtime.checksums import digest
 from saddles.runtime.files import FULL, explained, hold, new_path, refuse_links
 from saddles.runtime.records import Types, read_record, write_record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RECORD: Types = {
     "experiment": str, "size": str, "seed": int, "settings": dict, "status": str, "versions": dict,
@@ -276,20 +279,39 @@ def _write_results(folder: Path, trajectory: Trajectory, claims: list[Claim], dr
 
 def save_drawing(drawing: Drawing, place: Path, dpi: int = 160) -> None:
     """Write a figure as place.png, place.svg and place.pdf; the same figure gives the same bytes."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    import matplotlib.figure
 
-    with new_path(place.with_suffix(".png")) as draft:
-        drawing.savefig(draft, dpi=dpi)
-    layout = drawing.get_layout_engine() if isinstance(drawing, Figure) else None
-    if isinstance(drawing, Figure):
-        drawing.set_layout_engine("none")  # as it is now: to place everything again takes as long as to draw it
-    with new_path(place.with_suffix(".svg")) as draft, mpl.rc_context({"svg.hashsalt": "saddles"}):
-        drawing.savefig(draft, metadata={"Date": None})  # without the salt, every identifier in it is random
-    with new_path(place.with_suffix(".pdf")) as draft:
-        drawing.savefig(draft, metadata={"CreationDate": None})
-    if isinstance(drawing, Figure):
-        drawing.set_layout_engine(layout)
+    files = {kind: place.with_suffix(f".{kind}") for kind in ("png", "svg", "pdf")}
+    with contextlib.ExitStack() as drafts:
+        new = {kind: drafts.enter_context(new_path(file)) for kind, file in files.items()}
+        if isinstance(drawing, matplotlib.figure.Figure):
+            _print(drawing, new["png"], new["svg"], new["pdf"], dpi)
+        else:
+            for draft in new.values():
+                drawing.savefig(draft)
+
+
+def _print(figure: "Figure", png: Path, svg: Path, pdf: Path, dpi: int) -> None:
+    """As `savefig` does, less what it does twice: it draws everything once to place it, and once more on the page."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    canvas, layout, before = figure.canvas, figure.get_layout_engine(), figure.dpi
+    try:
+        figure.dpi = dpi
+        FigureCanvasAgg(figure).print_png(png)
+        figure.dpi = before  # these methods leave it as they need it
+        figure.set_layout_engine("none")  # as it is now: to place everything again takes as long as to draw it
+        with mpl.rc_context({"svg.hashsalt": "saddles"}):  # without the salt, every identifier in it is random
+            FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
+        figure.dpi = before
+        FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
+    finally:
+        figure.dpi = before
+        figure.set_layout_engine(layout)
+        figure.set_canvas(canvas)
 
 
 def _store(parts: Path) -> Part:

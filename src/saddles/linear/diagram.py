@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from scipy.sparse.linalg import svds
 
 from saddles.linear.cell import RUNNING, Number, Truth, advance, begin, summary
 from saddles.linear.model import TwoLayer
@@ -98,6 +97,8 @@ def follow_cells(
 
 def _largest_singular_value(matrix: np.ndarray) -> float:
     """By Lanczos: a tenth of the time of a full decomposition, to rounding."""
+    from scipy.sparse.linalg import svds  # a fifth of what a run on a GPU spends on imports, and of no use there
+
     if not matrix.any() or min(matrix.shape) < 3:
         return float(np.linalg.norm(matrix, 2))
     values = svds(matrix, k=1, v0=np.ones(min(matrix.shape)), return_singular_vectors=False)
