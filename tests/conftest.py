@@ -58,7 +58,7 @@ LONG = frozenset((Path(__file__).parent / "long.txt").read_text().splitlines()[1
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.nodeid in LONG:
+        if item.nodeid in LONG or item.nodeid.partition("::")[0] in LONG:
             item.add_marker(pytest.mark.long)
 
 
