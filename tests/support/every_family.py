@@ -114,6 +114,8 @@ def _shrink(config: Any) -> None:
             Exception
         ):  # a configuration may refuse in any way: its size stays, and `build` then says why it is large
             continue
+    if isinstance(getattr(config, "kv_lora_rank", None), int):  # latent attention: rotary positions have a width apart
+        _set(config, head_dim=4, num_key_value_heads=HEADS, qk_head_dim=12, partial_rotary_factor=1.0)
     types = getattr(config, "layer_types", None)
     if isinstance(types, list) and len(types) > LAYERS:
         kinds = list(dict.fromkeys(types))
@@ -123,6 +125,12 @@ def _shrink(config: Any) -> None:
     ropes = getattr(config, "rope_parameters", None)
     if isinstance(ropes, dict) and "mrope_section" in ropes:
         ropes["mrope_section"] = [2, 1, 1]  # half of a head's width in all
+
+
+def _set(config: Any, **values: Any) -> None:
+    for name, value in values.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
 
 
 def _parts(config: Any) -> Iterator[Any]:

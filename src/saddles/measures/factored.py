@@ -69,11 +69,16 @@ def change_spectrum(left: T, right: T, left_start: T, right_start: T) -> T:
     return change_and_floor(left, right, left_start, right_start)[0]
 
 
-def change_and_floor(left: T, right: T, left_start: T, right_start: T) -> tuple[T, Any]:
+def change_and_floor(
+    left: T, right: T, left_start: T, right_start: T, noises: Sequence[Any] | None = None
+) -> tuple[T, Any]:
     """`change_spectrum`, and the largest singular value that rounding of the stored factors alone gives.
 
     Noise N of size s in L (see `matrix_floor`) enters as N Rᵀ, whose norm is s (√d ‖R‖ + ‖R‖_F)
     (Chevet's bound); the four such terms are added as squares. Values below the floor are not resolved.
+
+    Args:
+        noises: of the four factors, where they are not as stored (`chained`).
     """
     stored = (left, right, left_start, right_start)
     left, right, left_start, right_start = (_working(part) for part in stored)
@@ -84,10 +89,34 @@ def change_and_floor(left: T, right: T, left_start: T, right_start: T) -> tuple[
     h = left.shape[-1]
     # The columns of the triangles have the norms and angles of the factors, in fewer rows.
     small = (first[..., :h] + first[..., h:], second[..., :h], first[..., h:], second[..., :h] - second[..., h:])
-    noises = [_noise(part, frobenius(core)) for part, core in zip(stored, small, strict=True)]
+    if noises is None:
+        noises = [_noise(part, frobenius(core)) for part, core in zip(stored, small, strict=True)]
     rows = [part.shape[-2] ** 0.5 for part in stored]
     terms = [noises[at] * (rows[at] * _norm_bound(small[at ^ 1]) + frobenius(small[at ^ 1])) for at in range(4)]
     return values, sum(term**2 for term in terms) ** 0.5
+
+
+def chained(parts: Sequence[T]) -> tuple[T, Any]:
+    """The product of some stored matrices in float64, and the root mean square of what rounding gives its entries.
+
+    Noise N of size s in the second of A B enters as A N, of mean square s² ‖A‖_F²/d; in the first as N B. As if it were
+    independent in every entry: within a factor of two for a floor.
+    """
+    xp = _namespace(parts[0])
+    product, noise = _cast(parts[0], xp.float64), stored_noise(parts[0])
+    for part in parts[1:]:
+        wide = _cast(part, xp.float64)
+        entries = (product.shape[-2], part.shape[-1])
+        noise = (
+            noise**2 * frobenius(wide) ** 2 / entries[1] + stored_noise(part) ** 2 * frobenius(product) ** 2 / entries[0]
+        ) ** 0.5
+        product = product @ wide
+    return product, noise
+
+
+def stored_noise(stored: Tensor) -> Any:  # a number per matrix, of NumPy or torch
+    """Root mean square of the rounding errors in a matrix, from the type in which it is stored."""
+    return _noise(stored, frobenius(stored))
 
 
 def change_grams(left: T, right: T, left_start: T, right_start: T) -> tuple[T, T]:

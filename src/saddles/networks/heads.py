@@ -249,6 +249,11 @@ def _found(layout: Layout) -> Layout:
             f"No attention heads were found{why}. Give the number of heads with config={{'num_attention_heads': …}}, "
             "or register an adapter (saddles.probe.register)."
         )
+    if chained := next((head for head in layout.heads if head.is_chained), None):
+        raise SaddlesError(
+            f"{chained.attention} reads keys and values from a latent: its factors are products of two matrices, for "
+            "which these laws do not hold. saddles.probe.spectra measures its ranks."
+        )
     return layout
 
 

@@ -282,8 +282,8 @@ def _initial(heads: Sequence[Head], start: Weights, *, device: str = "cpu") -> R
 
 
 def _shape(head: Head, start: Weights) -> tuple[int, int]:
-    factor = head.factors["Q"]
-    return factor.shape(start.shapes[factor.parameter])
+    shapes = [link.shape(start.shapes[link.parameter]) for link in head.factors["Q"].links]
+    return shapes[0][0], shapes[-1][1]
 
 
 def _head_effort(heads: Sequence[Head], start: Weights) -> float:

@@ -10,7 +10,7 @@ Blocks may differ in their number of heads, and matrices in size: shorter ones a
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -19,6 +19,7 @@ from saddles.core.status import FINISHED, Status
 from saddles.core.trajectory import make_trajectory
 from saddles.errors import SaddlesError
 from saddles.measures.factored import (
+    chained,
     change_and_floor,
     matrix_floor,
     product_spectrum,
@@ -102,7 +103,7 @@ def measure_heads(layout: Layout, now: Read, start: Read, mapping: Map = map) ->
     """
 
     def one(job: Job) -> Row:
-        pairs = [change_and_floor(*factors) for factors in _batches(job, (now, start))]  # pyright: ignore[reportArgumentType]
+        pairs = [change_and_floor(*factors, noises) for factors, noises in _batches(job, (now, start))]  # pyright: ignore[reportArgumentType]
         values, floors = (np.concatenate([_numpy(part) for part in column]) for column in zip(*pairs, strict=True))
         return {"singular_value": values, "noise_floor": floors}
 
@@ -113,7 +114,7 @@ def measure_initial(layout: Layout, start: Read, mapping: Map = map) -> Row:
     """Arrays (layer, head, product, …) of the products W_K W_Qᵀ and W_V W_Oᵀ at the start."""
 
     def one(job: Job) -> Row:
-        rows = [_numpy(product_spectrum(*factors)) for factors in _batches(job, (start,))]  # pyright: ignore[reportArgumentType]
+        rows = [_numpy(product_spectrum(*factors)) for factors, _ in _batches(job, (start,))]  # pyright: ignore[reportArgumentType]
         return {"singular_value": np.concatenate(rows)}
 
     values = _by_layer(layout, one, mapping)["singular_value"]
@@ -157,10 +158,10 @@ def joined(done: Sequence[Row]) -> Row:
     return {name: pad([layer[name] for layer in layers]) for name in names}
 
 
-def _batches(job: Job, reads: Sequence[Read]) -> Iterator[list[Array]]:
-    """Left and right factors (head, d, d_h) of some heads at a time, for each reader."""
+def _batches(job: Job, reads: Sequence[Read]) -> Iterator[tuple[list[Array], list[Any] | None]]:
+    """Left and right factors (head, d, d_h) of some heads at a time, for each reader; the noise of chains of them."""
     heads, kinds = job
-    names = dict.fromkeys(head.factors[kind].parameter for kind in kinds for head in heads)
+    names = dict.fromkeys(link.parameter for kind in kinds for head in heads for link in head.factors[kind].links)
     # Each tensor is read once for all heads in it, and let go with the job.
     sources = [{name: read(name) for name in names} for read in reads]
     for name in names:
@@ -169,7 +170,18 @@ def _batches(job: Job, reads: Sequence[Read]) -> Iterator[list[Array]]:
     size = CPU_STACK if getattr(device, "type", device) == "cpu" else len(heads)
     for at in range(0, len(heads), size):
         group = heads[at : at + size]
-        yield [_stack([head.factors[kind] for head in group], source) for source in sources for kind in kinds]
+        sides = [([head.factors[kind] for head in group], source) for source in sources for kind in kinds]
+        if not any(head.is_chained for head in group):
+            yield [_stack(factors, source) for factors, source in sides], None
+            continue
+        # A product of two matrices is made in float64: in float32 its change would be lost in its rounding.
+        pairs: list[tuple[Array, Any]] = [chained(_links(factors, source)) for factors, source in sides]  # pyright: ignore[reportArgumentType]
+        yield [product for product, _ in pairs], [noise for _, noise in pairs]
+
+
+def _links(factors: Sequence[Factor], tensors: Mapping[str, Array]) -> list[Array]:
+    """The chains of some heads, link by link."""
+    return [_stack(links, tensors) for links in zip(*(factor.links for factor in factors), strict=True)]
 
 
 def _stack(factors: Sequence[Factor], tensors: Mapping[str, Array]) -> Array:

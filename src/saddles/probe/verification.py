@@ -7,11 +7,12 @@ what comes out of the heads. What agrees only with something in between is named
 - a bias, which is not part of a product;
 - a norm of queries or keys (or of the heads' outputs): a factor per token and one per feature;
 - a gate: the heads' outputs times numbers between 0 and 1;
+- a norm of the latent from which keys, values or queries are read;
 - a rotary embedding: agreement at position 0 alone, where it does nothing, or of the lengths of all vectors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,32 @@ def _checks(heads: Sequence[Head], weights: Mapping[str, Tensor], seen: Seen | N
 
 
 def _projection(kind: str, heads: Sequence[Head], weights: Mapping[str, Tensor], seen: Seen, call: Attended) -> _Check:
-    """Queries, keys or values of a block against input times factor."""
+    """Queries, keys or values of a block against input times factor, and the latent before it, where there is one."""
+    factor = heads[0].factors[kind]
+    before = _latent(factor, weights, seen) if factor.through else _Check()
+    if before.problem:
+        return before
+    check = _last_link(kind, heads, weights, seen, call)
+    between = tuple(dict.fromkeys((*before.between, *check.between)))
+    return replace(check, between=between, error=float(np.fmax(check.error, before.error)))
+
+
+def _latent(factor: Factor, weights: Mapping[str, Tensor], seen: Seen) -> _Check:
+    """What the last matrix of a chain is applied to, against the block's input times the one before."""
+    link = factor.through
+    assert link is not None
+    given, latent = _input(link, seen), _input(factor, seen)
+    if given is None or latent is None or len(given) != len(latent):
+        return _Check(problem=f"{link.parameter} and {factor.parameter} were not applied to the same tokens")
+    plain = (given.double() @ link.cut(weights[link.parameter]).detach().double())[:, None]
+    if plain.shape[-1] != latent.shape[-1]:
+        return _Check(problem=f"a latent has width {latent.shape[-1]}, and the layout {plain.shape[-1]}", error=1.0)
+    check = _agree(latent[:, None].double(), plain, _bias([link], weights), latent.dtype)
+    found = f"its latent differs by {check.error:.2g} from input times {link.parameter}"
+    return replace(check, problem=found) if check.problem else check
+
+
+def _last_link(kind: str, heads: Sequence[Head], weights: Mapping[str, Tensor], seen: Seen, call: Attended) -> _Check:
     factors = [head.factors[kind] for head in heads]
     given = _input(factors[0], seen)
     tapped = _with_heads({"Q": call.q, "K": call.k, "V": call.v}[kind], len(heads))
@@ -161,6 +187,8 @@ def _projection(kind: str, heads: Sequence[Head], weights: Mapping[str, Tensor],
     # With grouped queries a fused kernel takes each key head once: the layout has it once per query head.
     factors = factors[:: len(heads) // number]
     parts = torch.stack([factor.cut(weights[factor.parameter]).detach() for factor in factors])
+    if heads[0].is_chained and parts.shape[-1] < width:
+        tapped, width = tapped[..., : parts.shape[-1]], parts.shape[-1]  # a rotary part follows, which is left out
     if parts.shape[-1] != width:
         return _Check(problem=f"heads have width {width}, and the layout {parts.shape[-1]}", error=1.0)
     bias = _bias(factors, weights)

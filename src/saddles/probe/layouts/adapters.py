@@ -7,6 +7,7 @@ opens a tensor.
   and query head h pairs with key head h // (query heads per key head).
 - `fused`: one matrix holds Q, K and V, one after the other (`"blocks"`) or head by head (`"interleaved"`).
 - `crossed`: Q is apart and one matrix holds K, then V.
+- `latent`: keys and values, and mostly queries, are read from a narrow latent, so that a factor is a chain of two matrices.
 
 Whether heads are read right can be checked on a live model: `saddles.probe.verify`.
 """
@@ -176,6 +177,67 @@ def crossed(family: str, q: str, kv: str, o: str) -> Adapter:
     return find
 
 
+def latent(family: str, q: tuple[str, ...], kv: tuple[str, str], o: str) -> Adapter:
+    """An adapter for multi-head latent attention, as in DeepSeek v2 and v3.
+
+    Args:
+        q: how the matrices of the queries end: one, or the one into a latent and the one out of it.
+        kv: the matrix into the latent of keys and values, whose last rows are the rotary part of the keys, and the one
+            out of it, in which the keys and then the values of each head stand together.
+        o: the output matrix.
+
+    The product W_K W_Qᵀ is that of the part without positions. The rotary part of the keys is shared by all heads and
+    passes no norm, so that the two cannot be weighed against each other without knowing the input: it is left out.
+    """
+
+    def find(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
+        for block in _blocks(shapes, (*kv, *q, o)):
+            stored = {end: shapes[block + end] for end in (*q, *kv, o)}
+            try:
+                heads = _latent_heads(block, stored, (q, kv, o), config, counts)
+            except _NotUnderstood as problem:
+                yield Refused(block.rstrip("."), str(problem))
+                continue
+            yield Attention(block.rstrip("."), family, heads)
+
+    return find
+
+
+def _latent_heads(
+    block: str,
+    stored: Mapping[str, tuple[int, ...]],
+    ends: tuple[tuple[str, ...], tuple[str, str], str],
+    config: Config,
+    counts: Mapping[str, int],
+) -> tuple[Mapping[str, Factor], ...]:
+    q, (into, out), o = ends
+    number, _ = head_counts(block, config, counts)
+    if number is None:
+        raise _NotUnderstood("the number of heads is not known: pass a configuration with num_attention_heads")
+    rank = stored[out][1]
+    value = _part(stored[o][1], number, "columns of the output matrix")
+    key = _part(stored[out][0], number, "rows of the matrix out of the latent") - value
+    query = _part(stored[q[-1]][0], number, "rows of the query matrix")
+    rotary = stored[into][0] - rank
+    if key <= 0 or rotary < 0 or query != key + rotary or (len(q) > 1 and stored[q[0]][0] != stored[q[1]][1]):
+        raise _NotUnderstood(
+            f"latent attention of an unknown form: queries of width {query}, keys of {key} and a shared part of {rotary}"
+        )
+    latent = Factor(block + into, rows=(0, rank), transposed=True)
+    before = Factor(block + q[0], transposed=True) if len(q) > 1 else None
+
+    def one(head: int) -> Mapping[str, Factor]:
+        first = head * (key + value)
+        return {
+            "K": Factor(block + out, rows=(first, first + key), transposed=True, through=latent),
+            "Q": Factor(block + q[-1], rows=(head * query, head * query + key), transposed=True, through=before),
+            "V": Factor(block + out, rows=(first + key, first + key + value), transposed=True, through=latent),
+            "O": Factor(block + o, columns=(head * value, (head + 1) * value)),
+        }
+
+    return tuple(one(head) for head in range(number))
+
+
 def _fused_heads(
     block: str,
     names: tuple[str, str],
@@ -254,7 +316,12 @@ def _codegen(head: int, number: int, keys: int) -> Mapping[str, int]:
     return {"Q": begin, "V": begin + each, "K": begin + 2 * each}
 
 
+LATENT = ("kv_a_proj_with_mqa.weight", "kv_b_proj.weight")
+"""Keys and values of multi-head latent attention, into the latent and out of it."""
+
 _registry: list[Adapter] = [
+    latent("DeepSeek", ("q_a_proj.weight", "q_b_proj.weight"), LATENT, "o_proj.weight"),
+    latent("DeepSeek", ("q_proj.weight",), LATENT, "o_proj.weight"),
     crossed("GPT-2", "q_attn.weight", "c_attn.weight", "c_proj.weight"),
     fused("GPT-2", "c_attn.weight", "c_proj.weight"),
     fused("GPT-NeoX, Bloom, Falcon", "query_key_value.weight", "dense.weight", order="interleaved"),

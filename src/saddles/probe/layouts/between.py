@@ -19,8 +19,9 @@ _CROSS = re.compile("cross_?attn|cross_?attention|encoder_attn|EncDecAttention",
 _NORM_FLAGS = ("use_qk_norm", "qk_layernorm", "qk_norm", "use_qk_layernorm")
 _NORM_TYPES = ("nanochat", "muse_spark", "muse_glimmer")
 """Families whose norms of queries and keys have neither parameters nor a setting."""
-_NORM = re.compile(r"\b(q|k|qk|query|key)_?(sub)?_?(layer)?_?norm|logit_scale")
-"""Parameters inside a block that tell of normalised queries and keys; `logit_scale` is that of cosine attention."""
+_NORM = re.compile(r"\b(q|k|qk|query|key)_?(sub)?_?(layer)?_?norm|\b(q|kv)_a_(layer)?norm|logit_scale")
+"""Parameters inside a block that tell of normalised queries and keys; `logit_scale` is that of cosine attention, and
+those with an `a` are norms of a latent."""
 _HARMLESS = re.compile(r"(^|\.)(LayerNorm|layer_norm|layernorm)\.")
 """The norm after the residual sum, which BERT and kin keep inside the block."""
 _MIXED = {
@@ -73,7 +74,7 @@ def is_normalised(block: Attention, shapes: Shapes, config: Config, norms: Colle
 
 def beside(block: Attention, shapes: Shapes) -> tuple[str, ...]:
     """Further parameters inside a block, without its own prefix: gates, sub-norms, tables of positions."""
-    used = {factor.parameter for factors in block.heads for factor in factors.values()}
+    used = {link.parameter for factors in block.heads for factor in factors.values() for link in factor.links}
     used |= {re.sub("weight$", "bias", name) for name in used}
     prefix = f"{block.name}." if block.name else ""
     inside = [name[len(prefix) :] for name in shapes if name.startswith(prefix) and name not in used]

@@ -35,7 +35,9 @@ def find_layout(
     blocks.sort(key=lambda block: natural_order(block.name))
     heads: list[Head] = []
     for layer, block in enumerate(blocks):
-        rotary, rest = is_rotary(config or {}, block.name), beside(block, shapes)
+        # Of latent attention the part without positions is measured.
+        chained = any(factor.through for factor in block.heads[0].values())
+        rotary, rest = is_rotary(config or {}, block.name) and not chained, beside(block, shapes)
         normalised = is_normalised(block, shapes, config or {}, norms)
         for head, factors in enumerate(block.heads):
             heads.append(Head(layer, head, factors, block.name, block.family, rotary, normalised, rest))
@@ -102,7 +104,7 @@ def _reason(name: str, shape: tuple[int, ...]) -> str | None:
     if len(shape) > 2:
         return f"a tensor with {len(shape)} axes is not a matrix"
     if any(word in name for word in _LATENT_WORDS):
-        return "latent attention: keys and values pass through one narrow matrix, and its ΔW alone is measured"
+        return "latent attention of an unknown form: its ΔW alone is measured"
     if any(word in name.lower() for word in _ATTENTION_WORDS):
         return "looks like attention of an unknown structure: register an adapter (its ΔW alone is measured)"
     return None

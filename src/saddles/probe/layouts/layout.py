@@ -40,6 +40,8 @@ class Factor:
         columns: the same for columns.
         transposed: the slice is stored as d_h × d.
         index: for a tensor with three axes: which matrix along the first.
+        through: the factor before it, d × r, where a head reads a narrow latent of width r: the whole is `through`
+            times this one, which is r × d_h.
     """
 
     parameter: str
@@ -47,9 +49,15 @@ class Factor:
     columns: tuple[int, int] | None = None
     transposed: bool = False
     index: int | None = None
+    through: "Factor | None" = None
+
+    @property
+    def links(self) -> "tuple[Factor, ...]":
+        """The chain of factors, the one that the block's input meets first."""
+        return (*(self.through.links if self.through else ()), self)
 
     def cut(self, tensor: SomeArray) -> SomeArray:
-        """The d × d_h factor, cut from its tensor (a view where the tensor allows one)."""
+        """The d × d_h factor (r × d_h behind a latent), cut from its tensor (a view where the tensor allows one)."""
         part = tensor if self.index is None else tensor[self.index]
         if self.rows is not None:
             part = part[self.rows[0] : self.rows[1]]
@@ -58,7 +66,7 @@ class Factor:
         return part.swapaxes(-1, -2) if self.transposed else part
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, int]:
-        """(d, d_h) for a tensor stored with this shape."""
+        """(d, d_h) for a tensor stored with this shape; (r, d_h) behind a latent."""
         rows, columns = stored[-2:]
         rows = rows if self.rows is None else self.rows[1] - self.rows[0]
         columns = columns if self.columns is None else self.columns[1] - self.columns[0]
@@ -91,7 +99,12 @@ class Head:
 
     def parameters(self) -> set[str]:
         """The names of the tensors that hold it."""
-        return {factor.parameter for factor in self.factors.values()}
+        return {link.parameter for factor in self.factors.values() for link in factor.links}
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether a factor is a product of two matrices, as in latent attention."""
+        return any(factor.through for factor in self.factors.values())
 
 
 @dataclass(frozen=True)
@@ -141,7 +154,8 @@ class Layout:
 
     def head_parameters(self) -> tuple[str, ...]:
         """The tensors that hold heads, each once."""
-        return tuple(dict.fromkeys(f.parameter for head in self.heads for f in head.factors.values()))
+        links = (link for head in self.heads for factor in head.factors.values() for link in factor.links)
+        return tuple(dict.fromkeys(link.parameter for link in links))
 
     def parameters(self) -> tuple[str, ...]:
         """Every tensor that a measurement reads."""
@@ -155,7 +169,7 @@ class Layout:
     def from_json(cls, text: str) -> "Layout":
         """The layout that `to_json` wrote."""
         data = json.loads(text, object_hook=_with_tuples)
-        heads = (row | {"factors": {kind: Factor(**f) for kind, f in row["factors"].items()}} for row in data["heads"])
+        heads = (row | {"factors": {kind: _factor(f) for kind, f in row["factors"].items()}} for row in data["heads"])
         modules = tuple(Module(**row) for row in data["modules"])
         skipped, verdicts = tuple(tuple(row) for row in data["skipped"]), tuple(data.get("verdicts", ()))
         return cls(tuple(Head(**row) for row in heads), modules, skipped, verdicts)
@@ -166,6 +180,7 @@ class Layout:
         for layer, heads in self.layers().items():
             first = heads[0]
             notes = [first.family] + ["rotary, at offset 0"] * first.rotary + ["norm left out"] * first.normalised
+            notes += ["through a latent, without its rotary part"] * first.is_chained
             notes += [f"also in the block, and left out: {', '.join(first.beside)}"] * bool(first.beside)
             lines.append(f"layer {layer}: {len(heads)} heads in {first.attention} ({', '.join(notes)})")
         reasons: dict[str, list[str]] = {}
@@ -173,6 +188,11 @@ class Layout:
             reasons.setdefault(reason, []).append(name)
         lines += [f"skipped {len(names)}: {reason} ({names[0]}, …)" for reason, names in reasons.items()]
         return "\n".join([f"{len(self.heads)} heads, {len(self.modules)} matrices", *lines])
+
+
+def _factor(row: Mapping[str, Any]) -> Factor:
+    before = row.get("through")
+    return Factor(**{**row, "through": None if before is None else _factor(before)})
 
 
 def _with_tuples(row: dict[str, object]) -> dict[str, object]:

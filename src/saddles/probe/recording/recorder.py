@@ -198,7 +198,12 @@ class Recorder:
         return ThreadBackend(self.layout, reference.tensors, self._modules, self._pool)
 
     def _measures_on_device(self) -> bool:
-        """Whether the weights are measured where they lie: heads on one GPU, in types narrower than float64."""
+        """Whether the weights are measured where they lie: heads on one GPU, in types narrower than float64.
+
+        A chain of matrices is no view of the weights, as that backend needs it.
+        """
+        if any(head.is_chained for head in self.layout.heads):
+            return False
         devices = {*self._copier.devices.values()}
         one = len(devices) == 1 and devices.pop().type == "cuda"
         return one and self._narrow and self._process is None and not self._modules and not self._adapted
