@@ -160,19 +160,19 @@ def _chosen(layout: Layout, only: str | None) -> tuple[Module, ...]:
     if only is None:
         return layout.modules
     try:
-        kept = tuple(module for module in layout.modules if re.search(only, module.parameter))
+        kept = tuple(module for module in layout.modules if re.search(only, module.name))
     except re.error as error:
         raise SaddlesError.must_be("only", f"a regular expression ({error})", only) from error
     if not kept:
         raise SaddlesError(
-            f"`only` = {only!r} matches none of {len(layout.modules)} matrices; one is {layout.modules[0].parameter}."
+            f"`only` = {only!r} matches none of {len(layout.modules)} matrices; one is {layout.modules[0].name}."
         )
     return kept
 
 
 def _identity(series: Series, layout: Layout) -> dict[str, object]:
     """What would be measured, by content."""
-    names = _digest(module.parameter for module in layout.modules)[:16]
+    names = _digest(module.name for module in layout.modules)[:16]
     return {"prints": list(series.fingerprints), "steps": list(series.steps), "modules": names}
 
 
@@ -261,7 +261,7 @@ class Work:
 
 
 def _module(module: Module, point: Weights, start: Weights, *, device: str = "cpu") -> Row:
-    spectrum = spectrum_of(weight_change(module.parameter, point, start, device=device))
+    spectrum = spectrum_of(weight_change(module.parameter, point, start, device=device, expert=module.expert))
     return {"singular_value": spectrum.values, "noise_floor": np.asarray(spectrum.noise_floor)}
 
 

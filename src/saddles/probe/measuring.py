@@ -125,8 +125,8 @@ def measure_modules(layout: Layout, now: Read, start: Read) -> Row:
     """Arrays (module, …) of the plain matrices' changes."""
     rows = []
     for module in layout.modules:
-        one, other = now(module.parameter), start(module.parameter)
-        check_pair(module.parameter, one, other)
+        one, other = module.cut(now(module.parameter)), module.cut(start(module.parameter))
+        check_pair(module.name, one, other)
         floor = float(matrix_floor(one, other))  # pyright: ignore[reportArgumentType]
         values = _numpy(spectrum(_difference(one, other)))  # pyright: ignore[reportArgumentType]
         rows.append({"singular_value": values, "noise_floor": np.asarray(floor)})
@@ -324,7 +324,7 @@ def _modules_dataset(modules: Sequence[Module], steps: Sequence[int], columns: R
     variables = {name: (("time", "module", "index")[: array.ndim], array) for name, array in columns.items()}
     coords = {
         "step": ("time", np.asarray(steps, dtype=int)),
-        "module": [module.parameter for module in modules],
+        "module": [module.name for module in modules],
     }
     if given := [module.given_rank for module in modules if module.given_rank is not None]:
         coords["given_rank"] = ("module", given)

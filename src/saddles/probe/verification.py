@@ -221,25 +221,35 @@ def _output(heads: Sequence[Head], weights: Mapping[str, Tensor], seen: Seen, ca
     given = seen.inputs[factors[0].parameter][0]
     out = _with_heads(call.out, len(heads))
     samples, number, tokens, width = out.shape
-    spans = [factor.rows if factor.transposed else factor.columns for factor in factors]
-    if number != len(heads) or given.shape[0] != samples * tokens or None in spans:
+    if number != len(heads) or given.shape[0] != samples * tokens:
         return _Check(problem=f"{number} heads come out of attention, and the layout has {len(heads)}", error=1.0)
     real = out.permute(0, 2, 1, 3).double().flatten(0, 1)
     best = _Check(error=1.0)
-    for rows in _orders(given, samples, tokens):
-        enters = torch.stack([rows[..., slice(*span)] for span in spans if span is not None], dim=2).double()
+    ways = (way for rows in _orders(given, samples, tokens) for way in _entering(rows, factors, weights))
+    for enters in ways:
         if enters.shape[-1] != width:
             return _Check(problem=f"heads have width {width}, and the layout {enters.shape[-1]}", error=1.0)
-        check = _agree(enters.flatten(0, 1), real, None, given.dtype)
+        check = _agree(enters.double().flatten(0, 1), real, None, given.dtype)
         if not check.problem:
             return check
-        if _gated(enters.flatten(0, 1), real):
+        if _gated(enters.double().flatten(0, 1), real):
             return _Check(("a gate",), check.error)
         best = min(best, check, key=lambda one: one.error)
     acting = [name for name in heads[0].beside if "norm" in name or "gate" in name]
     if acting:
         return _Check(problem=f"{' and '.join(acting)} may act on the heads' outputs, which do not enter O as they are")
     return _Check(error=best.error, problem=f"differs by {best.error:.2g} from the heads' outputs")
+
+
+def _entering(rows: Tensor, factors: Sequence[Factor], weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """What enters the output projection by heads, (sample, token, head, width)."""
+    if factors[0].axis:  # one tensor (width, head, width of a head), whose last two axes torch.einsum may exchange
+        shape = tuple(weights[factors[0].parameter].shape[1:])
+        yield rows.unflatten(-1, shape)
+        yield rows.unflatten(-1, shape[::-1]).transpose(-1, -2)
+        return
+    spans = [factor.rows if factor.transposed else factor.columns for factor in factors]
+    yield torch.stack([rows[..., slice(*(span or (None,)))] for span in spans], dim=2)
 
 
 def _with_heads(tensor: Tensor | None, heads: int) -> Tensor:

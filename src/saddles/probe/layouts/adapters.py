@@ -305,6 +305,17 @@ def _part(whole: int, parts: int, what: str) -> int:
     return whole // parts
 
 
+def xlnet(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> Iterator[Attention | Refused]:
+    """XLNet keeps Q, K, V and O as tensors (width, head, width of a head), which say all by themselves."""
+    for name, shape in shapes.items():
+        block = name.removesuffix(".q")
+        names = {kind: f"{block}.{kind.lower()}" for kind in "QKVO"}
+        alike = all(shapes.get(other) == shape for other in names.values())
+        if name == f"{block}.q" and len(shape) == 3 and f"{block}.r" in shapes and alike:
+            heads = ({kind: Factor(other, index=head, axis=1) for kind, other in names.items()} for head in range(shape[1]))
+            yield Attention(block, "XLNet", tuple(heads))
+
+
 CODEGEN_PIECES = 4
 """CodeGen keeps its joint matrix as the four accelerators held it that it was trained on: Q, V and K of a quarter."""
 
@@ -345,6 +356,7 @@ _registry: list[Adapter] = [
     fused("MPT", "Wqkv.weight", "out_proj.weight"),
     fused("Bark", "att_proj.weight", "out_proj.weight"),
     fused("timm", "qkv.weight", "proj.weight"),
+    xlnet,
     fused("torch", "in_proj_weight", "out_proj.weight"),
     separate("torch", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"),
 ]

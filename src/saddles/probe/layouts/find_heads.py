@@ -1,5 +1,6 @@
 """Find the heads of a model from names, shapes and a configuration."""
 
+import re
 from collections.abc import Collection, Mapping
 
 from saddles.probe.layouts.adapters import Attention, Refused, Shapes, adapters
@@ -10,6 +11,7 @@ from saddles.probe.layouts.layout import Head, Layout, Module, factor_names, nat
 _ATTENTION_WORDS = ("attn", "attention")
 _LATENT_WORDS = ("kv_a_proj", "kv_b_proj", "q_a_proj", "q_b_proj")
 """Multi-head latent attention, as in DeepSeek v2 and v3."""
+_EXPERTS = re.compile(r"(^|[._])experts\.[^.]+(\.weight)?$")
 _PEFT_WORDS = (".base_layer.", ".lora_A.", ".lora_B.", ".lora_embedding_")
 
 
@@ -42,10 +44,11 @@ def find_layout(
         for head, factors in enumerate(block.heads):
             heads.append(Head(layer, head, factors, block.name, block.family, rotary, normalised, rest))
     turned = _conv1d(blocks, shapes)
-    matrices = [
-        name for name, shape in sorted(shapes.items(), key=lambda row: natural_order(row[0])) if _is_matrix(shape)
-    ]
-    modules = tuple(Module(name, (shapes[name][0], shapes[name][1]), name in turned) for name in matrices)
+    modules = tuple(
+        Module(name, (shape[-2], shape[-1]), name in turned, expert=expert)
+        for name, shape in sorted(shapes.items(), key=lambda row: natural_order(row[0]))
+        for expert in (range(shape[0]) if _is_experts(name, shape) else [None] if _is_matrix(shape) else [])
+    )
     return Layout(tuple(heads), modules, _skipped(shapes, tuple(heads), refused))
 
 
@@ -84,6 +87,11 @@ def _is_matrix(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and min(shape) > 1
 
 
+def _is_experts(name: str, shape: tuple[int, ...]) -> bool:
+    """A tensor that holds one matrix of every expert of a layer."""
+    return len(shape) == 3 and min(shape[1:]) > 1 and bool(_EXPERTS.search(name))
+
+
 def _skipped(shapes: Shapes, heads: tuple[Head, ...], refused: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     rows = sorted(refused.items(), key=lambda row: natural_order(row[0]))
     used = factor_names(heads)
@@ -101,6 +109,8 @@ def _reason(name: str, shape: tuple[int, ...]) -> str | None:
         return "part of a PEFT adapter: merge it first (merge_and_unload) to have its heads measured"
     if len(shape) < 2 or (min(shape) <= 1 and len(shape) == 2):
         return "a vector has no spectrum"
+    if _is_experts(name, shape):
+        return None
     if len(shape) > 2:
         return f"a tensor with {len(shape)} axes is not a matrix"
     if any(word in name for word in _LATENT_WORDS):

@@ -54,6 +54,7 @@ class ForwardTap(TorchDispatchMode):
         self.weights = dict(weights)
         self.outputs, self.seen = set(outputs), dict[str, Seen]()
         self._inputs: dict[str, dict[int, Tensor]] = {}
+        self._copies: dict[int, tuple[str, Tensor]] = {}
         self._calls: list[Attended] = []
         self._products: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -61,20 +62,24 @@ class ForwardTap(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if name in ("addmm", "mm", "linear"):
-            self._project(args[-2:] if name != "linear" else args[:2], result)
+            self._project(args[-2:] if name != "linear" else args[:2])
         elif name.startswith("_scaled_dot_product"):
             self._fuse(args, result)
         elif name in ("bmm", "baddbmm"):
-            self._multiply(args[-2], args[-1], result)
+            if not self._project(args[-2:]):
+                self._multiply(args[-2], args[-1], result)
+        elif name == "clone":
+            self._follow(args[0], result)
         elif name in ("_softmax", "_safe_softmax"):
             self._normalise(result)
         return result
 
-    def _project(self, pair: tuple[Tensor, Tensor], result: Tensor) -> None:
+    def _project(self, pair: tuple[Tensor, Tensor]) -> bool:
+        """Note a product with a known weight; False where it is none."""
         given, weight = pair
         found = self._find(weight.data_ptr())
         if found is None:
-            return
+            return False
         name, row = found
         if row == 0:
             self._inputs[name] = {}
@@ -82,9 +87,18 @@ class ForwardTap(TorchDispatchMode):
         if name in self.outputs:
             self.seen.setdefault(name, Seen({key: dict(parts) for key, parts in self._inputs.items()}, self._calls))
             self._calls, self._products = [], []
+        return True
+
+    def _follow(self, tensor: Tensor, copy: Tensor) -> None:
+        """A copy of a whole weight, which torch.einsum makes of some, stands for it."""
+        found = self._find(tensor.data_ptr())
+        if found is not None and tensor.numel() == self.weights[found[0]].numel():
+            self._copies[copy.data_ptr()] = (found[0], copy)  # kept, so that its place is not used again
 
     def _find(self, place: int) -> tuple[str, int] | None:
         """The known weight that lies at a place in memory, and the row at which it is entered."""
+        if place in self._copies:
+            return self._copies[place][0], 0
         for name, tensor in self.weights.items():
             rows, left = divmod(place - tensor.data_ptr(), tensor.element_size() * max(1, tensor.stride(0)))
             if 0 <= rows < tensor.shape[0] and left == 0:

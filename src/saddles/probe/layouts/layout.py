@@ -19,7 +19,7 @@ class Array(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def __getitem__(self, part: int | slice | tuple[slice, slice], /) -> Any: ...
+    def __getitem__(self, part: int | slice | tuple[slice, slice | int], /) -> Any: ...
 
     def swapaxes(self, first: int, second: int, /) -> Any: ...
 
@@ -39,7 +39,8 @@ class Factor:
         rows: the first row and the one after the last, None for all.
         columns: the same for columns.
         transposed: the slice is stored as d_h × d.
-        index: for a tensor with three axes: which matrix along the first.
+        index: for a tensor with three axes: which matrix along `axis`.
+        axis: the first (0) or the second (1).
         through: the factor before it, d × r, where a head reads a narrow latent of width r: the whole is `through`
             times this one, which is r × d_h.
     """
@@ -50,6 +51,7 @@ class Factor:
     transposed: bool = False
     index: int | None = None
     through: "Factor | None" = None
+    axis: int = 0
 
     @property
     def links(self) -> "tuple[Factor, ...]":
@@ -58,7 +60,9 @@ class Factor:
 
     def cut(self, tensor: SomeArray) -> SomeArray:
         """The d × d_h factor (r × d_h behind a latent), cut from its tensor (a view where the tensor allows one)."""
-        part = tensor if self.index is None else tensor[self.index]
+        part = tensor
+        if self.index is not None:
+            part = tensor[:, self.index] if self.axis else tensor[self.index]
         if self.rows is not None:
             part = part[self.rows[0] : self.rows[1]]
         if self.columns is not None:
@@ -67,7 +71,7 @@ class Factor:
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, int]:
         """(d, d_h) for a tensor stored with this shape; (r, d_h) behind a latent."""
-        rows, columns = stored[-2:]
+        rows, columns = stored[-2:] if self.axis == 0 else (stored[0], stored[2])
         rows = rows if self.rows is None else self.rows[1] - self.rows[0]
         columns = columns if self.columns is None else self.columns[1] - self.columns[0]
         return (columns, rows) if self.transposed else (rows, columns)
@@ -116,12 +120,23 @@ class Module:
         shape: as stored.
         conv1d: stored as (in, out), as the Conv1D of GPT-2 does, instead of (out, in).
         given_rank: the rank of the low-rank factors that train it; None where it is trained itself.
+        expert: which matrix of a tensor that holds those of all experts; None where the tensor is one matrix.
     """
 
     parameter: str
     shape: tuple[int, int]
     conv1d: bool = False
     given_rank: int | None = None
+    expert: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The parameter's name, and the expert's number where it holds several matrices."""
+        return self.parameter if self.expert is None else f"{self.parameter}[{self.expert}]"
+
+    def cut(self, tensor: SomeArray) -> SomeArray:
+        """The matrix in its tensor."""
+        return tensor if self.expert is None else tensor[self.expert]
 
     @property
     def module(self) -> str:
@@ -135,7 +150,7 @@ class Layout:
 
     Args:
         heads: by layer, then by head.
-        modules: every matrix with more than one row and column, in natural order of names.
+        modules: every matrix with more than one row and column, in natural order of names; of a tensor of experts each.
         skipped: (name, reason) of what is neither.
         verdicts: what `saddles.probe.verify` said of each layer; empty where it was not asked.
     """

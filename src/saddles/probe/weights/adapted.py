@@ -8,6 +8,7 @@ W = W₀ + s·BA; of DoRA, m·W/‖W‖ row by row. The base is frozen: it is re
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ from saddles.probe.weights.live_model import configuration, full_shape, module_c
 
 USED = "energy_rank_99"
 """The used rank: how many singular values carry 99 % of ‖ΔW‖². Rounding and noise fill all ranks that were given."""
+
+INT8_MOST = 127
+"""The largest number in 8 bits: what a row's scale stands for in bitsandbytes."""
 
 Tensors = Mapping[str, Tensor]
 
@@ -64,12 +68,7 @@ class AdaptedModule:
 
     def base(self) -> Tensor | None:
         """The frozen weights in double precision on the CPU; None where they are quantised beyond our reading."""
-        frozen = _base_of(self.layer)
-        weight = frozen.weight
-        assert isinstance(weight, Tensor)
-        if not weight.is_floating_point():
-            weight = _dequantised(frozen)
-        return None if weight is None else weight.detach().to("cpu", torch.float64)
+        return _frozen(_base_of(self.layer))
 
     def sides(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """All pairs side by side, in double precision: s·B (out, r) and Aᵀ (in, r)."""
@@ -106,12 +105,12 @@ class Adapted:
     Args:
         layout: heads and modules under the names of the model without its adapter; modules are the adapted ones.
         modules: in the order of the layout's.
-        plain: weights of heads that no adapter changes, by name.
+        plain: weights of heads that no adapter changes, by name, read when they are asked for.
     """
 
     layout: Layout
     modules: tuple[AdaptedModule, ...]
-    plain: Tensors
+    plain: Mapping[str, Callable[[], Tensor]]
 
     def parameters(self) -> list[str]:
         """The factors, which are all that training changes of what is measured."""
@@ -140,7 +139,7 @@ class Adapted:
     def reader(self, tensors: Tensors) -> Callable[[str], Tensor]:
         """A function that gives the weights of heads by name."""
         adapted = {module.weight: module for module in self.modules}
-        return lambda name: adapted[name].whole(tensors) if name in adapted else _double(self.plain[name])
+        return lambda name: adapted[name].whole(tensors) if name in adapted else self.plain[name]()
 
 
 def find_adapted(model: torch.nn.Module) -> Adapted | None:
@@ -150,15 +149,30 @@ def find_adapted(model: torch.nn.Module) -> Adapted | None:
         return None
     live = parameters(model)
     frozen = {_plain(name): tensor for name, tensor in live.items() if not _ADAPTER.search(name)}
+    packed = dict(_quantised(model))
     shapes = {name: full_shape(tensor) for name, tensor in frozen.items() if tensor.is_floating_point()}
+    shapes |= {name: (base.out_features, base.in_features) for name, base in packed.items()}
     counts = {_plain(f"{name}.").rstrip("."): count for name, count in module_counts(model).items()}
     unread = [module.weight for module in modules if module.base() is None]
+    unread += [name for name, base in packed.items() if name not in unread and _frozen(base) is None]
     layout = find_layout({} if unread else shapes, configuration(model), counts)
     given = tuple(Module(m.weight, m.shape(live), m.turned, m.rank(live)) for m in modules)
     skipped = layout.skipped + tuple((name, _UNREAD) for name in unread)
     adapted = {module.weight for module in modules}
-    plain = {name: frozen[name] for name in layout.head_parameters() if name not in adapted}
+    plain = {
+        name: partial(_read, packed[name]) if name in packed else partial(_double, frozen[name])
+        for name in layout.head_parameters()
+        if name not in adapted
+    }
     return Adapted(Layout(layout.heads, given, skipped), modules, plain)
+
+
+def _quantised(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Linear layers whose weights are packed numbers of a library for quantisation, by their weights' plain names."""
+    for name, base in model.named_modules():
+        weight = getattr(base, "weight", None)
+        if isinstance(weight, Tensor) and not weight.is_floating_point() and hasattr(base, "in_features"):
+            yield _plain(f"{plain_name(name)}.weight"), base
 
 
 def suggestion(modules: xr.Dataset) -> dict[str, str]:
@@ -213,11 +227,43 @@ def _double(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float64)
 
 
-def _dequantised(base: torch.nn.Module) -> Tensor | None:
-    try:
-        from peft.utils.integrations import dequantize_module_weight
+def _frozen(base: torch.nn.Module) -> Tensor | None:
+    """The weights of a frozen layer in double precision on the CPU; None where they are packed beyond our reading."""
+    weight: Any = base.weight
+    if not weight.is_floating_point():
+        weight = _dequantised(base)
+    return None if weight is None else _double(weight)
 
-        weight = dequantize_module_weight(base)
+
+def _read(base: torch.nn.Module) -> Tensor:
+    weight = _frozen(base)
+    assert weight is not None  # heads are looked for only where bases can be read
+    return weight
+
+
+def _dequantised(base: torch.nn.Module) -> Tensor | None:
+    """Packed weights as numbers, and the layer left as it is: training may be using it at this moment."""
+    packed: Any = base.weight
+    try:
+        from peft.utils import integrations
+
+        if type(packed).__name__ == "Int8Params":
+            weight = _from_8_bits(packed, base.state)
+        elif type(packed).__name__ == "Params4bit":
+            weight = integrations.dequantize_bnb_weight(packed)
+        else:
+            weight = integrations.dequantize_module_weight(base)
     except Exception:  # of whatever library quantised it, or of none that PEFT knows
         return None
     return weight if weight.is_floating_point() and weight.ndim == 2 else None
+
+
+def _from_8_bits(packed: Any, state: Any) -> Tensor:  # of bitsandbytes, which need not be installed
+    """Rows of 8-bit numbers times their scales. PEFT's own function puts a new parameter into the layer.
+
+    The layer's first forward pass moves the scales from the parameter to the state, perhaps at this moment.
+    """
+    scale = next(one for one in (state.SCB, packed.SCB, state.SCB) if one is not None)
+    return packed.data.double() * scale.double()[:, None].to(packed.device) / INT8_MOST
+
+

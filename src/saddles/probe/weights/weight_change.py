@@ -12,6 +12,7 @@ from zero; float32 weights carry rounding noise above that.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import scipy.sparse.linalg as sparse
@@ -78,11 +79,21 @@ def weight_change(
     start_name: str | None = None,
     rows: int | None = None,
     device: str = "cpu",
+    expert: int | None = None,
 ) -> WeightChange:
-    """The change of one tensor, or of its first rows, between two sets of weights."""
+    """The change of one tensor, of its first rows or of the matrix of one expert, between two sets of weights."""
     shape, other = now.shapes[name], start_name or name
+    if expert is not None:
+        late, early = _expert(now, name, expert), _expert(start, other, expert)
+        return WeightChange(f"{name}[{expert}]", (shape[-2], shape[-1]), late, early, device)
     size = (shape[0] if rows is None else rows, int(np.prod(shape[1:])))
     return WeightChange(name, size, lambda part: now.read(name, part), lambda part: start.read(other, part), device)
+
+
+def _expert(weights: Weights, name: str, expert: int) -> Rows:
+    """Rows of one expert's matrix, which is read when the first ones are asked for."""
+    whole = cache(lambda: weights.read(name, slice(expert, expert + 1))[0])
+    return lambda part: whole()[part]
 
 
 @dataclass(frozen=True, eq=False)
