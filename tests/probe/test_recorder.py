@@ -228,6 +228,64 @@ def test_resume_has_no_step_twice_and_none_lost(tmp_path):
     assert [folder.name for folder in sorted((tmp_path / "r" / "superseded").iterdir())] == ["1", "2"]
 
 
+def test_recordings_of_restarts_in_other_folders_are_joined(tmp_path):
+    """Each machine count its own folder: the joined rows are those of training that never died."""
+    model, train = trainer()
+    start, checkpoint = copy.deepcopy(model.state_dict()), {}
+    with record(model, every=2, out=tmp_path / "whole") as whole, record(model, every=2, out=tmp_path / "one") as run:
+        for step in range(1, 11):
+            train()
+            whole.step()
+            if step <= 8:  # two rows after the checkpoint, which the restart makes anew
+                run.step()
+            if step == 4:
+                checkpoint = copy.deepcopy(model.state_dict())
+    model, train = trainer()
+    model.load_state_dict(checkpoint)
+    with record(model, every=2, out=tmp_path / "two", step=4, reference=start) as run:
+        for _ in range(6):
+            train()
+            run.step()
+    both = recorded(tmp_path / "one", tmp_path / "two")
+    assert steps_of(both) == [2, 4, 6, 8, 10]
+    np.testing.assert_array_equal(both["heads"]["stable_rank"][2:], run.result["heads"]["stable_rank"])
+    np.testing.assert_allclose(both["heads"]["stable_rank"], whole.result["heads"]["stable_rank"], rtol=1e-6)
+    with record(model, every=2, out=tmp_path / "lost", step=10, reference=checkpoint) as run:
+        pass
+    with pytest.raises(SaddlesError, match="counts changes from other weights"):
+        recorded(tmp_path / "one", tmp_path / "lost")
+    with record(small_models.llama(), every=2, out=tmp_path / "other"):
+        pass
+    with pytest.raises(SaddlesError, match="recordings of different models"):
+        recorded(tmp_path / "one", tmp_path / "other")
+
+
+def test_weights_of_an_optimiser_that_keeps_its_own_are_those_that_the_model_computes_with():
+    """Master weights in float32 and a model in bfloat16: the model's are recorded, with the floor of their rounding."""
+    model = small_models.gpt2()
+    masters = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
+    model.bfloat16()
+    start = copy.deepcopy(model)
+    optimiser = torch.optim.AdamW(masters.values(), lr=1e-4)
+    with record(model, every=4) as run:
+        for _ in range(4):
+            model(**small_models.inputs(model)).logits.float().square().mean().backward()
+            with torch.no_grad():
+                for name, weight in model.named_parameters():
+                    masters[name].grad = weight.grad.float()
+                optimiser.step()
+                for name, weight in model.named_parameters():
+                    weight.copy_(masters[name])
+                    weight.grad = None
+            run.step()
+    found, expected = run.result["heads"], spectra(model, start)["heads"]
+    np.testing.assert_allclose(found["stable_rank"][-1], expected["stable_rank"][0], rtol=1e-6)
+    assert (found["noise_floor"] > 0).all()
+    exact = {name: weight.detach() for name, weight in masters.items()}
+    far = spectra(model, exact)["heads"]["singular_value"].isel(time=0, index=0)  # what rounding alone does to a product
+    assert (far < 1.5 * found["noise_floor"].isel(time=-1)).all()
+
+
 def test_a_row_that_was_on_its_way_when_training_died_is_made_up_for(tmp_path):
     model, train = trainer()
     with record(model, every=2, out=tmp_path / "r") as run:

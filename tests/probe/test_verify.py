@@ -152,6 +152,7 @@ EVERY_DAY = {
     "phi": "right up to a bias",
     "qwen3_next": "right up to a norm, a gate",
     "t5": "right",
+    "xlnet": "right up to a bias",
 }
 
 
@@ -212,7 +213,7 @@ def test_results_say_what_was_confirmed():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model_type", every_family.model_types())
 def test_every_family_is_read_right_or_refused(model_type):
-    row = every_family.within(120, every_family.checked, model_type)
+    row = every_family.within(every_family.LIMIT, every_family.checked, model_type)
     if "skipped" in row:
         pytest.skip(row["skipped"])
     assert every_family.disagreements(row) == []

@@ -354,6 +354,16 @@ _registry: list[Adapter] = [
     separate("CTRL", "Wq.weight", "Wk.weight", "Wv.weight", "dense.weight"),
     fused("ModernBERT", "Wqkv.weight", "Wo.weight"),
     fused("MPT", "Wqkv.weight", "out_proj.weight"),
+    separate("Conformer", "linear_q.weight", "linear_k.weight", "linear_v.weight", "linear_out.weight"),
+    separate("ModernBERT decoder", "q_proj.weight", "k_proj.weight", "v_proj.weight", "Wo.weight"),
+    separate("ProphetNet", "query_proj.weight", "key_proj.weight", "value_proj.weight", "out_proj.weight"),
+    separate("InternVL", "q_proj.weight", "k_proj.weight", "v_proj.weight", "projection_layer.weight"),
+    separate("Kimi", "q_proj.weight", "k_proj.weight", "v_proj.weight", "proj.weight"),
+    separate("V-JEPA 2, PVT v2", "query.weight", "key.weight", "value.weight", "proj.weight"),
+    separate(
+        "Moshi, Gemma 4", "q_proj.linear.weight", "k_proj.linear.weight", "v_proj.linear.weight", "o_proj.linear.weight"
+    ),
+    fused("TimeSformer", "attention.qkv.weight", "output.dense.weight"),
     fused("Bark", "att_proj.weight", "out_proj.weight"),
     fused("timm", "qkv.weight", "proj.weight"),
     xlnet,

@@ -149,12 +149,40 @@ class Journal:
         return self.folder / "rows" / f"step-{step}.npz"
 
 
-def recorded(out: str | os.PathLike[str]) -> xr.DataTree:
-    """What a recording holds so far: while it runs, after a crash, or when it has ended."""
+def recorded(out: str | os.PathLike[str], *restarts: str | os.PathLike[str]) -> xr.DataTree:
+    """What a recording holds so far: while it runs, after a crash, or when it has ended.
+
+    Args:
+        out: the folder of the recording.
+        restarts: folders of later recordings of the same training, in order, that were begun with the same reference
+            (`record(…, step=…, reference=…)`), on however many machines. From the first step of a restart on, the rows
+            of those before it are left out: that training was given up.
+    """
     journal = Journal(out)
-    layout, rows = journal.layout(), journal.rows()
+    layout, rows, gaps = journal.layout(), journal.rows(), journal.gaps()
+    for place in restarts:
+        later = Journal(place)
+        _check_same(journal, later)
+        if first := later.steps()[:1]:
+            rows = {step: row for step, row in rows.items() if step < first[0]}
+            gaps = {step: why for step, why in gaps.items() if step < first[0]}
+        rows, gaps = rows | later.rows(), gaps | later.gaps()
     status = Status(Ending.RUNNING, f"{len(rows)} rows so far")
-    return mark_gaps(to_trajectory(layout, list(rows), list(rows.values()), journal.initial(), status), journal.gaps())
+    return mark_gaps(to_trajectory(layout, list(rows), list(rows.values()), journal.initial(), status), gaps)
+
+
+def _check_same(journal: Journal, later: Journal) -> None:
+    """Refuse two recordings that are not of one training."""
+    if (journal.layout().heads, journal.layout().modules) != (later.layout().heads, later.layout().modules):
+        raise SaddlesError(f"{later.folder} and {journal.folder} are recordings of different models.")
+    import torch
+
+    one, other = journal.reference(), later.reference()
+    if set(one) != set(other) or not all(torch.equal(tensor, other[name]) for name, tensor in one.items()):
+        raise SaddlesError(
+            f"{later.folder} counts changes from other weights than {journal.folder}. Record a restart with reference= "
+            "the weights at the start of training, or in the folder of the first recording with step=."
+        )
 
 
 def _check(row: Row, layout: Layout, file: Path) -> None:

@@ -170,7 +170,11 @@ def module_counts(model: torch.nn.Module) -> dict[str, int]:
 
 def bare_norms(model: torch.nn.Module) -> list[str]:
     """Modules that are called norms and have no parameters, which shapes do not show."""
-    return [plain_name(name) for name, part in model.named_modules() if "norm" in name and not [*part.parameters()]]
+    return [
+        plain_name(name)
+        for name, part in model.named_modules()
+        if "norm" in name and not isinstance(part, torch.nn.Identity) and not [*part.parameters()]
+    ]
 
 
 def reader(tensors: Mapping[str, Tensor], beside: Mapping[str, Tensor] | None = None) -> Callable[[str], Tensor]:
