@@ -9,9 +9,11 @@ import small_models
 import torch
 
 import saddles
+from saddles.errors import SaddlesError
 from saddles.probe import find_layout, fused, heads, register, separate
 from saddles.probe.layouts.adapters import adapters
 from saddles.probe.layouts.layout import Layout
+from saddles.probe.measuring import need_heads
 
 spectra: Any = saddles.probe.spectra
 
@@ -248,6 +250,12 @@ def test_a_block_that_cannot_be_read_is_refused_with_a_reason(shapes, config, re
     layout = find_layout(shapes, config)
     assert not layout.heads
     assert reason in dict(layout.skipped)["a"]
+
+
+def test_a_state_space_model_has_no_attention():
+    shapes = {"layers.0.mixer.A_log": (48, 16), "layers.0.mixer.in_proj.weight": (96, 32)}
+    with pytest.raises(SaddlesError, match=r"no attention: layers\.0\.mixer\.A_log belongs to a state-space"):
+        need_heads(find_layout(shapes, {}))
 
 
 def test_peft_layers_are_named_as_such():

@@ -93,7 +93,7 @@ def test_a_latent_that_the_layout_does_not_know_of_is_wrong(model, monkeypatch):
 
 
 def test_rounding_is_told_by_the_noise_floor(model):
-    """Weights rounded to bfloat16 against themselves: the change is noise, and the floor within a factor of two of it."""
+    """Weights rounded to bfloat16 against themselves: the change is noise, near the floor."""
     rounded = small_models.nudge(model, 0.0).bfloat16()
     exact = {name: tensor.detach() for name, tensor in model.named_parameters()}
     measured = spectra(rounded, exact)["heads"]
@@ -126,4 +126,4 @@ def test_another_form_is_refused():
     shapes = {"a.kv_a_proj_with_mqa.weight": (16, 32), "a.kv_b_proj.weight": (64, 12), "a.o_proj.weight": (32, 32)}
     layout = find_layout(shapes | {"a.q_proj.weight": (52, 32)}, {"num_attention_heads": 4})
     assert layout.heads == ()
-    assert "queries of width 13, keys of 8 and a shared part of 4" in layout.skipped[0][1]
+    assert "queries of width 13, keys of 8, a shared part of 4" in layout.skipped[0][1]

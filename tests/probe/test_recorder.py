@@ -282,7 +282,9 @@ def test_weights_of_an_optimiser_that_keeps_its_own_are_those_that_the_model_com
     np.testing.assert_allclose(found["stable_rank"][-1], expected["stable_rank"][0], rtol=1e-6)
     assert (found["noise_floor"] > 0).all()
     exact = {name: weight.detach() for name, weight in masters.items()}
-    far = spectra(model, exact)["heads"]["singular_value"].isel(time=0, index=0)  # what rounding alone does to a product
+    far = spectra(model, exact)["heads"]["singular_value"].isel(
+        time=0, index=0
+    )  # what rounding alone does to a product
     assert (far < 1.5 * found["noise_floor"].isel(time=-1)).all()
 
 

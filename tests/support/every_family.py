@@ -116,7 +116,9 @@ def candidates(model: Any) -> Iterator[dict[str, Any]]:
         frames = getattr(model.config, "num_frames", 2)
         yield {"pixel_values": torch.randn(SAMPLES, frames if isinstance(frames, int) else 2, 3, side, side)}
     if "pixel_values_videos" in known:
-        yield text | {"pixel_values_videos": torch.randn(SAMPLES, getattr(model.config, "frames_per_clip", 4), 3, side, side)}
+        yield text | {
+            "pixel_values_videos": torch.randn(SAMPLES, getattr(model.config, "frames_per_clip", 4), 3, side, side)
+        }
     spoken = {name: value for name, value in text.items() if "decoder" in name}
     if "input_features" in known:
         bins = getattr(model.config, "num_mel_bins", 80)

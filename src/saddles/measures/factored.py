@@ -108,7 +108,8 @@ def chained(parts: Sequence[T]) -> tuple[T, Any]:
         wide = _cast(part, xp.float64)
         entries = (product.shape[-2], part.shape[-1])
         noise = (
-            noise**2 * frobenius(wide) ** 2 / entries[1] + stored_noise(part) ** 2 * frobenius(product) ** 2 / entries[0]
+            noise**2 * frobenius(wide) ** 2 / entries[1]
+            + stored_noise(part) ** 2 * frobenius(product) ** 2 / entries[0]
         ) ** 0.5
         product = product @ wide
     return product, noise

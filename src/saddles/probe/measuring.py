@@ -243,9 +243,13 @@ def need_heads(layout: Layout) -> None:
         return
     reasons = "; ".join(f"{name}: {reason}" for name, reason in layout.skipped if "attention" in reason)[:300]
     refused = next((f"{name}: {reason}" for name, reason in layout.skipped if "vector" not in reason), "")
-    recurrent = next((name for name, _ in layout.skipped if any(word in name for word in _RECURRENT)), "")
+    names = [*(name for name, _ in layout.skipped), *(module.parameter for module in layout.modules)]
+    recurrent = next((name for name in names if any(word in name for word in _RECURRENT)), "")
     if recurrent and not reasons:
-        refused = f"{recurrent} belongs to a state-space layer, which has none"
+        raise SaddlesError(
+            f"The model has no attention: {recurrent} belongs to a state-space or recurrent layer. "
+            "`saddles lora plan BASE TUNED` measures the change of its plain matrices."
+        )
     raise SaddlesError(
         f"No attention head was found ({reasons or refused or 'no parameter looks like attention'}). "
         "If the model has attention, register an adapter with saddles.probe.register."

@@ -7,7 +7,7 @@ opens a tensor.
   and query head h pairs with key head h // (query heads per key head).
 - `fused`: one matrix holds Q, K and V, one after the other (`"blocks"`) or head by head (`"interleaved"`).
 - `crossed`: Q is apart and one matrix holds K, then V.
-- `latent`: keys and values, and mostly queries, are read from a narrow latent, so that a factor is a chain of two matrices.
+- `latent`: keys and values, and mostly queries, are read from a narrow latent: a factor is a chain of two matrices.
 
 Whether heads are read right can be checked on a live model: `saddles.probe.verify`.
 """
@@ -221,7 +221,7 @@ def _latent_heads(
     rotary = stored[into][0] - rank
     if key <= 0 or rotary < 0 or query != key + rotary or (len(q) > 1 and stored[q[0]][0] != stored[q[1]][1]):
         raise _NotUnderstood(
-            f"latent attention of an unknown form: queries of width {query}, keys of {key} and a shared part of {rotary}"
+            f"latent attention of an unknown form: queries of width {query}, keys of {key}, a shared part of {rotary}"
         )
     latent = Factor(block + into, rows=(0, rank), transposed=True)
     before = Factor(block + q[0], transposed=True) if len(q) > 1 else None
@@ -312,7 +312,9 @@ def xlnet(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> Iterator
         names = {kind: f"{block}.{kind.lower()}" for kind in "QKVO"}
         alike = all(shapes.get(other) == shape for other in names.values())
         if name == f"{block}.q" and len(shape) == 3 and f"{block}.r" in shapes and alike:
-            heads = ({kind: Factor(other, index=head, axis=1) for kind, other in names.items()} for head in range(shape[1]))
+            heads = (
+                {kind: Factor(other, index=head, axis=1) for kind, other in names.items()} for head in range(shape[1])
+            )
             yield Attention(block, "XLNet", tuple(heads))
 
 

@@ -265,5 +265,3 @@ def _from_8_bits(packed: Any, state: Any) -> Tensor:  # of bitsandbytes, which n
     """
     scale = next(one for one in (state.SCB, packed.SCB, state.SCB) if one is not None)
     return packed.data.double() * scale.double()[:, None].to(packed.device) / INT8_MOST
-
-
