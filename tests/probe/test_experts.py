@@ -1,5 +1,8 @@
 """Experts that a model keeps in one tensor: the ΔW of each."""
 
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false
+
 import numpy as np
 import pytest
 import small_models

@@ -1,5 +1,8 @@
 """The recorder inside the trainers of TRL and as a plugin of Axolotl, where these are installed."""
 
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,8 @@
 """Multi-head latent attention: a factor of a head is a chain of two matrices."""
 
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false
+
 import numpy as np
 import pytest
 import small_models

@@ -1,5 +1,8 @@
 """Adapters on quantised bases: the numbers of bitsandbytes where it is installed, and a stand-in for its 8 bits."""
 
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false
+
 import types
 
 import numpy as np
