@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from saddles.networks.heads import invariants as invariants
     from saddles.networks.lazy_or_active import linearity as linearity
     from saddles.networks.lazy_or_active import regime as regime
+    from saddles.networks.live import LiveHeads as LiveHeads
+    from saddles.networks.live import LiveRegime as LiveRegime
     from saddles.networks.model import Perceptron as Perceptron
     from saddles.networks.observe import distance as distance
     from saddles.networks.observe import parting_time as parting_time
