@@ -30,7 +30,6 @@ from saddles.runtime.packages import need_package
 
 PAPER = "boix2023rank"
 AXES = ("time", "seed", "biases", "optimiser", "rate", "product")
-MEASURES = ("drift", "drift_without_bias", "drift_of_change")
 RATES = (1.0, 0.5, 0.25, 0.125)
 """Rates, as parts of the largest; each run has as many more steps."""
 
@@ -52,24 +51,19 @@ class Settings:
 
 
 def run(settings: Settings, context: Context) -> Trajectory:
-    """Every rate with both optimisers, and with biases by SGD, for every seed."""
+    """Every rate with both optimisers for every seed, with biases too where SGD is used; NaN for Adam with biases."""
     need_package("torch", "probe")
     seeds = context.seeds(settings.seeds)
-    parts = [
-        [
-            [
-                [
-                    context.part(f"{seed}-{biases}-{name}-{part:g}", partial(_run, settings, seed, biases, name, part))
-                    if name == "sgd" or not biases
-                    else _nothing(settings)  # Adam breaks the law with and without biases: nothing is asked of it
-                    for part in RATES
-                ]
-                for name in ("sgd", "adam")
-            ]
-            for biases in (False, True)
-        ]
-        for seed in seeds
-    ]
+
+    def one(seed: int, biases: bool, name: str, part: float) -> Trajectory:
+        return context.part(f"{seed}-{biases}-{name}-{part:g}", partial(_run, settings, seed, biases, name, part))
+
+    parts = []
+    for seed in seeds:
+        sgd, adam = ([one(seed, False, name, part) for part in RATES] for name in ("sgd", "adam"))
+        # What biases carry is a law of gradient steps: nothing is asked of Adam there.
+        nothing = [xr.full_like(run, np.nan) for run in adam]
+        parts.append([[sgd, adam], [[one(seed, True, "sgd", part) for part in RATES], nothing]])
     whole = xr.combine_nested(
         parts, concat_dim=["seed", "biases", "optimiser", "rate"], combine_attrs="drop", join="override"
     )
@@ -109,17 +103,10 @@ def _run(settings: Settings, seed: int, biases: bool, optimiser: str, part: floa
         rows.append(networks.invariants(start, model).drop_vars("applies").median(["layer", "head"]))
 
     follow.follow(model, feed, follow.optimiser_of(optimiser, model, rate), steps, looks, look, "invariants")
-    return _labelled(settings, {name: np.stack([row[name].values for row in rows]) for name in MEASURES})
-
-
-def _nothing(settings: Settings) -> Trajectory:
-    return _labelled(settings, {name: np.full((settings.looks, 2), np.nan) for name in MEASURES})
-
-
-def _labelled(settings: Settings, values: dict[str, np.ndarray]) -> Trajectory:
+    names = [str(name) for name in rows[0].data_vars]
+    values = {name: (("time", "product"), np.stack([row[name].values for row in rows])) for name in names}
     shares = np.arange(1, settings.looks + 1) / settings.looks
-    rows = {name: (("time", "product"), table) for name, table in values.items()}
-    return make_trajectory(rows, shares, unit="share of the training", coords={"product": ["KQ", "VO"]})
+    return make_trajectory(values, shares, unit="share of the training", coords={"product": ["KQ", "VO"]})
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
