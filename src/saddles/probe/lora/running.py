@@ -2,7 +2,8 @@
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,15 @@ def open_pair(
     leading: int | None = None,
     device: str = "cpu",
     embeddings: bool = False,
+    in_proj: bool = True,
 ) -> Truncation:
-    """Open and match two models; the arguments are those of `lora_plan`."""
+    """Open and match two models; the arguments are those of `lora_plan` and of `match`."""
     check_device(device)
     early = open_model(base)
     late = open_model(tuned, early)
     skeleton = skeleton_of(early, late)
     early, late = fused(early, skeleton.model), fused(late, skeleton.model)
-    pairs = match(early, late, skeleton, embeddings)
+    pairs = match(early, late, skeleton, embeddings, in_proj)
     experts = [target.module for target in pairs.targets if target.experts]
     if data is not None and experts:
         raise SaddlesError(f"`data` cannot see what enters single experts of {experts[0]}. Leave it out.")
@@ -51,6 +53,8 @@ def model_of(weights: Weights) -> torch.nn.Module:
     """The model itself, in float32."""
     if weights.model is not None:
         return copy.deepcopy(weights.model).float().eval()
+    if weights.quantised:
+        raise SaddlesError(f"{weights.place} is quantised and is not run on a text. Leave `data` and `evaluate` out.")
     import transformers
 
     names = weights.config.get("architectures")
@@ -60,7 +64,21 @@ def model_of(weights: Weights) -> torch.nn.Module:
             f"{weights.place} must be a Hugging Face folder with a config.json to run on a text. Or give live models."
         )
     loader: Any = kind
-    return loader.from_pretrained(weights.place, local_files_only=True, dtype=torch.float32).eval()
+    with _without_bar():  # it takes a moment, and its bar would stand above the answer
+        return loader.from_pretrained(weights.place, local_files_only=True, dtype=torch.float32).eval()
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def inputs_of(data: Data, late: Weights, places: Sequence[str], device: str) -> Inputs:
