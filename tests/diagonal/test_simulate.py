@@ -31,7 +31,7 @@ from saddles.diagonal import (
     perturbed_flows,
     squared_error,
 )
-from saddles.diagonal.risk import risk_of
+from saddles.diagonal.risk import _compiled, mean_of, risk_of
 from saddles.errors import SaddlesError
 from saddles.measures import balance_drift
 from saddles.solvers.dynamics import Dynamics, Path
@@ -70,6 +70,27 @@ def test_full_head_equals_the_dense_formula():
     k, q, v, o = weights
     dense = [softmax(one @ k @ q.T @ one.T, axis=1) @ one @ v @ o.T for one in x]
     np.testing.assert_allclose(FullHead(3, 2).output(jnp.asarray(weights), jnp.asarray(x)), dense, atol=1e-10)
+
+
+@pytest.mark.parametrize("head", [FullHead, AttentionHead])
+def test_one_program_serves_every_initial_scale(head):
+    def forward(decades):
+        model = head(3, log_alpha=-decades * np.log(10))
+        return mean_of(model, TeacherStudent(model, 4, 2, seed=decades)).output
+
+    assert forward(2) == forward(9)  # equal static fields: what is compiled for one is used for the other
+
+
+def test_losses_of_any_number_of_instants_come_from_one_program():
+    model = AttentionHead(3)
+    risk = risk_of(model, TeacherStudent(model, 4, 2, seed=0))
+    betas = np.random.default_rng([0, 7]).normal(size=(65, 6))
+    exact = [risk.both(beta)[0] for beta in betas]
+    programs = set()
+    for count in (1, 0, 64, 65):
+        np.testing.assert_allclose(risk.losses(betas[:count]), exact[:count], rtol=1e-12)
+        programs.add(_compiled(risk.mean.output, risk.mean.loss)[2]._cache_size())
+    assert len(programs) == 1  # pieces of one shape
 
 
 def test_forces_and_columns_by_finite_differences():

@@ -119,7 +119,7 @@ def smallest_within(sized: Sequence[Sized], value: Callable[[list[int]], float],
     if reached > most:
         raise SaddlesError(
             f"Even with full ranks base + adapter reaches {reached:.4g}, above {most:.4g}. The rest is in tensors that "
-            "no rank carries: save them with `save_modules`, or allow a larger loss."
+            "no rank carries: hold them whole with `save_modules` (--save-modules), or allow a larger loss."
         )
     low, high, ranks = 0.0, 1.0, full
     for _ in range(STEPS):

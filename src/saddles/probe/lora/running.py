@@ -2,7 +2,8 @@
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,15 @@ def open_pair(
     leading: int | None = None,
     device: str = "cpu",
     embeddings: bool = False,
+    in_proj: bool = True,
 ) -> Truncation:
-    """Open and match two models; the arguments are those of `lora_plan`."""
+    """Open and match two models; the arguments are those of `lora_plan` and of `match`."""
     check_device(device)
     early = open_model(base)
     late = open_model(tuned, early)
     skeleton = skeleton_of(early, late)
     early, late = fused(early, skeleton.model), fused(late, skeleton.model)
-    pairs = match(early, late, skeleton, embeddings)
+    pairs = match(early, late, skeleton, embeddings, in_proj)
     experts = [target.module for target in pairs.targets if target.experts]
     if data is not None and experts:
         raise SaddlesError(f"`data` cannot see what enters single experts of {experts[0]}. Leave it out.")
@@ -52,6 +54,8 @@ def model_of(weights: Weights) -> torch.nn.Module:
     """The model itself, in float32."""
     if weights.model is not None:
         return copy.deepcopy(weights.model).float().eval()
+    if weights.quantised:
+        raise SaddlesError(f"{weights.place} is quantised and is not run on a text. Leave `data` and `evaluate` out.")
     import transformers
 
     kind = model_class(weights.config)
@@ -61,13 +65,26 @@ def model_of(weights: Weights) -> torch.nn.Module:
         )
     settings = settings_of(weights.config)
     try:
-        with guarded(settings, len(weights.shapes)):
+        with guarded(settings, len(weights.shapes)), _without_bar():  # its bar would stand above the answer
             config = transformers.AutoConfig.for_model(**settings)
             return kind.from_pretrained(
                 weights.place, config=config, local_files_only=True, trust_remote_code=False, dtype=torch.float32
             ).eval()
     except Exception as error:  # of settings that make no sense, transformers raises anything
         raise SaddlesError(f"{weights.place} cannot be run by transformers ({first_line(error)}).") from error
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def inputs_of(data: Data, late: Weights, places: Sequence[str], device: str) -> Inputs:

@@ -6,7 +6,7 @@ within a bound on its size; for a file without a config, shapes and names decide
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ _TASKS = (
     ("ForConditionalGeneration", "SEQ_2_SEQ_LM"),
 )
 """How the name of an architecture ends -> PEFT's task type."""
+_FAST = (torch.nn.TransformerEncoderLayer,)
+"""Layers that hand their weights, without their modules, to one compiled function in evaluation."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Skeleton:
     """What is known about the model besides its weights.
 
     Attributes:
-        kinds: module -> linear, conv1d, embedding, norm, attention, experts or other.
+        kinds: module -> linear, conv1d, embedding, norm, attention, in_proj (attention whose `in_proj_weight` PEFT can
+            adapt), experts or other.
         shapes: all its tensors.
         tied: name of a tensor -> the name under which it is stored.
         task: PEFT's task type.
@@ -117,6 +120,7 @@ def _of_model(model: torch.nn.Module) -> Skeleton:
     inside = tuple(f"{name}." for name, kind in kinds.items() if kind == "attention")
     # Parts of MultiheadAttention are called by torch, not as modules: PEFT cannot replace them.
     kinds = {name: "attention" if inside and name.startswith(inside) else kind for name, kind in kinds.items()}
+    kinds |= dict.fromkeys(_adaptable(model), "in_proj")
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -129,6 +133,28 @@ def _of_model(model: torch.nn.Module) -> Skeleton:
     name = type(model).__name__
     shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
     return Skeleton(kinds, shapes, tied, _task(name), name, model=model, run_name=_renaming(model))
+
+
+def _adaptable(model: torch.nn.Module) -> list[str]:
+    """MultiheadAttention whose `in_proj_weight` PEFT can wrap as a parameter.
+
+    torch's own layers ask the attention for attributes that PEFT's wrapper does not have.
+    """
+    modules = dict(model.named_modules())
+    return [
+        name
+        for name, module in modules.items()
+        if isinstance(module, torch.nn.MultiheadAttention)
+        and name
+        and module._qkv_same_embed_dim
+        and not isinstance(modules[name.rpartition(".")[0]], (*_FAST, torch.nn.TransformerDecoderLayer))
+    ]
+
+
+def takes_fast_path(model: torch.nn.Module | None, modules: Collection[str]) -> bool:
+    """Whether some of a model's modules lie in layers that torch, in evaluation, computes past PEFT's adapters."""
+    fast = () if model is None else [f"{name}." for name, one in model.named_modules() if isinstance(one, _FAST)]
+    return any(module.startswith(tuple(fast)) for module in modules)
 
 
 def _renaming(model: torch.nn.Module) -> Callable[[str], str]:
