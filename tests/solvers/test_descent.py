@@ -31,6 +31,12 @@ def test_divergence_keeps_what_came_before():
     np.testing.assert_allclose(done.saved["value"], 10.0 ** np.arange(8))
 
 
+def test_a_start_that_is_no_number_is_kept_alone():
+    done = iterate(halve, np.array([np.nan]), 10, args=0.5, observe=see, guard="value")
+    assert done.status == Status(Ending.DIVERGED, "at step 1")
+    assert done.steps.tolist() == [0]
+
+
 def test_no_steps_is_the_start_alone():
     assert iterate(halve, np.array([3.0]), 0, args=0.5, observe=see).saved["value"].tolist() == [3.0]
 
@@ -43,7 +49,7 @@ def test_one_program_serves_all_blocks_and_a_filled_one_takes_no_further_step():
         return {"value": state[0]}
 
     done = iterate(halve, np.array([1.0]), 101, args=0.99, observe=observe, save_every=2)
-    assert len(traced) == 2  # at the start, and in the one program of both blocks
+    assert len(traced) == 1  # in the one program of all blocks, the start's among them
     assert done.steps.tolist() == [*range(0, 101, 2), 101]
     np.testing.assert_allclose(done.saved["value"], 0.99**done.steps)
     np.testing.assert_allclose(done.state, [0.99**101])

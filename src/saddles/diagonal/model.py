@@ -283,6 +283,10 @@ class FullHead:
         """D'."""
         return self.dim if self.inner is None else self.inner
 
+    def canonical(self) -> "FullHead":
+        """One instance for all heads of one shape, as `Network.canonical`."""
+        return _shared_head(self.dim, self.width)
+
     def output(self, weights: Float[Array, "matrix dim inner"], inputs: Sequences) -> Sequences:
         """smax(X W_K W_Qᵀ Xᵀ) X W_V W_Oᵀ."""
         key, query, value, output = weights
@@ -328,3 +332,8 @@ class FullHead:
         """The rescaled times of a run without `times`, where several must share them."""
         with on_device(device):
             return common_clock(method, full_problem(self, self.start(task, seed), task, method, seed, precision))
+
+
+@lru_cache
+def _shared_head(dim: int, inner: int) -> FullHead:
+    return FullHead(dim, inner)

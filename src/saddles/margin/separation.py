@@ -2,7 +2,6 @@
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import nnls
 
 Constraints = Float[np.ndarray, "constraint coordinate"]
 Columns = Float[np.ndarray, "row constraint"]
@@ -44,6 +43,8 @@ def hull(columns: Columns) -> tuple[float, Shares]:
     The distance is positive only with a certificate: every column has a positive cosine with the nearest point, which
     therefore separates them from 0. No length enters that verdict.
     """
+    from scipy.optimize import nnls  # here, so that a list of experiments need not wait for it
+
     lengths = np.linalg.norm(columns, axis=0)
     if not lengths.all():  # a column is 0 itself
         return 0.0, (lengths == 0) / np.count_nonzero(lengths == 0)

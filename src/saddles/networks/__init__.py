@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from saddles.networks.deep import follow_deep as follow_deep
     from saddles.networks.diagram import phase_diagram as phase_diagram
     from saddles.networks.heads import adam_start as adam_start
     from saddles.networks.heads import closure as closure
     from saddles.networks.heads import invariants as invariants
     from saddles.networks.lazy_or_active import linearity as linearity
     from saddles.networks.lazy_or_active import regime as regime
+    from saddles.networks.live import LiveHeads as LiveHeads
+    from saddles.networks.live import LiveRegime as LiveRegime
     from saddles.networks.model import Perceptron as Perceptron
     from saddles.networks.observe import distance as distance
     from saddles.networks.observe import parting_time as parting_time

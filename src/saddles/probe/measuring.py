@@ -213,7 +213,7 @@ def pad(parts: Sequence[np.ndarray]) -> np.ndarray:
 def _filled(parts: Sequence[np.ndarray | None]) -> list[np.ndarray]:
     """Nothing, with as many axes as the others have, where a part is missing."""
     axes = next(part.ndim for part in parts if part is not None)
-    return [np.empty((0,) * axes) if part is None else part for part in parts]
+    return [np.full((0,) * axes, np.nan) if part is None else part for part in parts]
 
 
 def check_pair(name: str, one: Array, other: Array) -> None:
@@ -240,8 +240,14 @@ def need_heads(layout: Layout) -> None:
     )
 
 
+def without_spectrum(row: Row) -> Row:
+    """What is kept of a row whose turn it is not to have spectra."""
+    kept = (*WITHOUT_SPECTRUM, "used_rank")
+    return {name: array for name, array in row.items() if name.partition("/")[2] in kept}
+
+
 def headline(row: Row) -> Metrics:
-    """Ranks of both products, averaged over all heads that have not diverged; effective ranks where spectra are."""
+    """Ranks of both products, averaged over all heads that have not diverged (effective ones of spectra); measures."""
     metrics = {}
     for at, product in enumerate(PRODUCTS):
         for name in (name for name in ("stable_rank", "effective_rank") if f"heads/{name}" in row):
@@ -250,6 +256,8 @@ def headline(row: Row) -> Metrics:
             metrics[f"saddles/{product}/{name}"] = float(values.mean()) if values.size else float("nan")
     if (used := row.get("modules/used_rank")) is not None:
         metrics |= {"saddles/lora/used_rank_mean": float(used.mean()), "saddles/lora/used_rank_max": float(used.max())}
+    for name in (name for name in row if name.startswith("measures/")):
+        metrics[f"saddles/{name.partition('/')[2]}"] = float(row[name])
     return metrics
 
 
@@ -260,7 +268,7 @@ def to_trajectory(
     initial: Mapping[str, np.ndarray] | None = None,
     status: Status = FINISHED,
 ) -> xr.DataTree:
-    """Label the axes of measured rows, in order of their steps: groups `heads` and `modules` along `time`.
+    """Label the axes of measured rows, in order of their steps: groups `heads`, `modules`, and `measures` if any.
 
     What a row does not hold is NaN at its step.
     """
@@ -268,16 +276,18 @@ def to_trajectory(
     columns = {name: pad(_filled([row.get(name) for row in rows])) for name in names}
     groups = {
         group: {name.partition("/")[2]: array for name, array in columns.items() if name.startswith(f"{group}/")}
-        for group in ("heads", "modules")
+        for group in ("heads", "modules", "measures")
     }
     facts = make_trajectory({}, steps, unit="step", status=status, skipped=list(layout.skipped)).attrs
-    return xr.DataTree.from_dict(
-        {
-            "/": xr.Dataset(attrs=facts),
-            "heads": _heads_dataset(layout, steps, groups["heads"], initial or {}, status),
-            "modules": _modules_dataset(layout.modules, steps, groups["modules"], status),
-        }
-    )
+    parts = {
+        "/": xr.Dataset(attrs=facts),
+        "heads": _heads_dataset(layout, steps, groups["heads"], initial or {}, status),
+        "modules": _modules_dataset(layout.modules, steps, groups["modules"], status),
+    }
+    if groups["measures"]:
+        coords = {"step": ("time", np.asarray(steps, dtype=int))}
+        parts["measures"] = make_trajectory(groups["measures"], steps, unit="step", coords=coords, status=status)
+    return xr.DataTree.from_dict(parts)
 
 
 def _heads_dataset(

@@ -81,18 +81,23 @@ def iterate(
     """
     began = clock.perf_counter()
     state = jax.tree.map(jnp.asarray, start)
-    first = jax.tree.map(lambda leaf: np.asarray(leaf)[None], eqx.filter_jit(observe)(state, args))
-    strides = np.full(-(-steps // save_every), save_every)
+    # The start is a row after no step: a program of its own for it would be compiled for every shape.
+    strides = np.full(1 + -(-steps // save_every), save_every)
+    strides[0] = 0
     if steps % save_every:
         strides[-1] = steps % save_every
-    counts, kept, status = [np.zeros(1, dtype=int)], [first], FINISHED
-    limit = None if guard is None else DIVERGED_AT * max(float(np.abs(first[guard][0])), np.finfo(float).tiny)
+    counts, kept, status, taken, limit = [], [], FINISHED, 0, None
     with bar(title, max(steps, 1)) as progress:
         for block, count in _blocks(strides):
             state, saved = _block(step, observe, state, args, jnp.asarray(block))
             saved = jax.tree.map(np.asarray, saved)
+            if limit is None and guard is not None:
+                limit = DIVERGED_AT * max(float(np.abs(saved[guard][0])), np.finfo(float).tiny)
             good = count if guard is None or limit is None else _good_rows(saved[guard][:count], limit)
-            done = counts[-1][-1] + np.cumsum(block[:count])
+            if not kept:
+                good = max(good, 1)  # the start is kept whatever it is
+            done = taken + np.cumsum(block[:count])
+            taken = int(done[-1])
             if good < count:
                 status = Status(Ending.DIVERGED, f"at step {done[good]}")
             counts.append(done[:good])

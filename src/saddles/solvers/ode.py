@@ -7,9 +7,8 @@ Ctrl-C and non-finite states, and everything saved so far is kept.
 import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,9 @@ from saddles.core.validation import check_times
 from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
 from saddles.runtime.progress import bar
+
+if TYPE_CHECKING:  # imported where a flow is solved: it takes as long as JAX, and descent does without
+    import diffrax
 
 State = TypeVar("State")
 """A pytree of arrays."""
@@ -73,12 +75,14 @@ def _rms(tree: State) -> Array:
     return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in leaves) / sum(leaf.size for leaf in leaves))
 
 
-def _solver(stiff: bool) -> diffrax.AbstractSolver:
+def _solver(stiff: bool) -> "diffrax.AbstractSolver":
     """Tsit5's interpolant keeps the tolerance between steps; that of Dopri8 loses a factor of forty."""
+    import diffrax
+
     return diffrax.Kvaerno5() if stiff else diffrax.Tsit5()
 
 
-def _evaluations_per_step(solver: diffrax.AbstractSolver) -> int:
+def _evaluations_per_step(solver: "diffrax.AbstractSolver") -> int:
     """Stages of the tableau; a lower bound for implicit solvers, whose iterations are not counted."""
     tableau = getattr(solver, "tableau", None)
     return 1 + len(tableau.a_lower) if tableau is not None else 1
@@ -87,10 +91,12 @@ def _evaluations_per_step(solver: diffrax.AbstractSolver) -> int:
 @eqx.filter_jit
 def _advance(
     field: Field, observe: Callable[[Array, State, Args], Any], halt: Callable[[Array, State, Args], Array] | None,
-    solver: diffrax.AbstractSolver, start: State, args: Args, ts: Array, t0: Array, dt0: Array, rtol: Array,
+    solver: "diffrax.AbstractSolver", start: State, args: Args, ts: Array, t0: Array, dt0: Array, rtol: Array,
     atol: Array, max_steps: int,
 ) -> tuple[Array, Any, Array, State, tuple[Array, Array, Array], tuple[Array, Array]]:  # fmt: skip
     """One block of saved times: times, what was observed, end, last state, (halted, spent, failed), step counts."""
+    import diffrax
+
     event = None if halt is None else diffrax.Event(lambda t, y, args, **_: halt(t, y, args))
     save = diffrax.SaveAt(
         subs=(diffrax.SubSaveAt(ts=ts, fn=observe), diffrax.SubSaveAt(t1=True)),

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ import xarray as xr
 
 from saddles.errors import SaddlesError
 from saddles.probe.recording.journal import Journal
+from saddles.probe.recording.measures import Measure
 from saddles.probe.recording.recorder import Recorder, record
 from saddles.probe.weights.live_model import Reference
 
@@ -23,6 +25,7 @@ class RecordingCallback:
         modules: measure the plain matrices too.
         reference: the model at the start, or its state dict, where that is not the model as training begins.
         log: whether headline ranks are logged.
+        measures: numbers of the whole model, as for `saddles.probe.record`; they are logged too.
     """
 
     def __init__(
@@ -32,8 +35,10 @@ class RecordingCallback:
         modules: bool = False,
         reference: Reference | None = None,
         log: bool = True,
+        measures: Sequence[Measure] = (),
     ) -> None:
         self.every, self.out, self.modules, self.reference, self.log = every, out, modules, reference, log
+        self.measures = measures
         self.run: Recorder | None = None
 
     @property
@@ -73,5 +78,13 @@ class RecordingCallback:
             )
         if self.run is not None:  # of a training that ended with an error; its folder is still locked
             self.run.finish(RuntimeError)
-        self.run = record(model, self.every, out=out, step=step, reference=self.reference, modules=self.modules)
+        self.run = record(
+            model,
+            self.every,
+            out=out,
+            step=step,
+            reference=self.reference,
+            modules=self.modules,
+            measures=self.measures,
+        )
         self.run.__enter__()

@@ -2,6 +2,7 @@
 
 layout.json              where the heads lie
 reference.safetensors    the recorded weights at the start
+start.safetensors        all weights at the start, where measures of the whole model are recorded
 initial.npz              spectra of the products at the start
 rows/step-N.npz          one measurement, whole or absent
 gaps.json                steps at which something is missing, and why
@@ -53,14 +54,26 @@ class Journal:
         with hold(self.folder, keep=False):
             yield
 
-    def begin(self, layout: Layout, reference: "Mapping[str, Tensor]", initial: Row) -> None:
-        """Write what all rows share; the layout last, as the sign that all of it is there."""
+    def begin(
+        self,
+        layout: Layout,
+        reference: "Mapping[str, Tensor]",
+        initial: Row,
+        start: "Mapping[str, Tensor] | None" = None,
+    ) -> None:
+        """Write what all rows share; the layout last, as the sign that all of it is there.
+
+        Args:
+            start: all weights at the start, where something needs them.
+        """
         from safetensors.torch import save_file
 
         with explained(self.folder, "Choose another out="):
             (self.folder / "rows").mkdir(parents=True, exist_ok=True)
-            with new_file(self.folder / "reference.safetensors") as stream:
-                save_file(dict(reference), stream.name)
+            for name, tensors in (("reference", reference), ("start", start)):
+                if tensors:
+                    with new_file(self.folder / f"{name}.safetensors") as stream:
+                        save_file(dict(tensors), stream.name)
             write_row(self.folder / "initial.npz", initial)
             write_text(self.folder / "layout.json", layout.to_json())
 
@@ -77,6 +90,19 @@ class Journal:
 
         file = self.folder / "reference.safetensors"
         with _damage_told(file, "Restore it from a copy, or record again in another folder"):
+            return load_file(file)
+
+    def start(self) -> "dict[str, Tensor]":
+        """All weights at the start; refused where they were not kept."""
+        from safetensors.torch import load_file
+
+        file = self.folder / "start.safetensors"
+        if not file.exists():
+            raise SaddlesError(
+                f"{self.folder} was recorded without measures, so it has no weights of the whole model at the start. "
+                "Pass reference= with them, or leave measures out."
+            )
+        with _damage_told(file, "Pass reference= with the weights at the start"):
             return load_file(file)
 
     def initial(self) -> Row:
@@ -164,6 +190,7 @@ def _check(row: Row, layout: Layout, file: Path) -> None:
         axes = {
             "heads": (len(blocks), max(map(len, blocks.values())), len(PRODUCTS)),
             "modules": (len(layout.modules),),
+            "measures": (),
         }
         for name, array in row.items():
             first = axes[name.partition("/")[0]]

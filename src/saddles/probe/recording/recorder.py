@@ -19,7 +19,7 @@ The first such event is a warning.
 import os
 import queue
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -32,9 +32,10 @@ from torch import Tensor
 
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
-from saddles.probe.measuring import WITHOUT_SPECTRUM, Metrics, headline, measure_initial, need_heads
+from saddles.probe.measuring import Metrics, Row, headline, measure_initial, need_heads, without_spectrum
 from saddles.probe.recording.backends import AdaptedBackend, Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
+from saddles.probe.recording.measures import Measure, Measures
 from saddles.probe.recording.on_device import DeviceBackend
 from saddles.probe.recording.rows import Rows, in_words, status_after
 from saddles.probe.recording.slots import Slots
@@ -55,6 +56,7 @@ def record(
     modules: bool = False,
     pending: int = 2,
     process: bool | None = None,
+    measures: Sequence[Measure] = (),
 ) -> "Recorder":
     """Record the ranks of a model's heads while it trains; use it in a `with` block and call `run.step()`.
 
@@ -73,6 +75,8 @@ def record(
         process: measure in a process of its own, with memory of the host alone; None does so where weights lie on a
             GPU and cannot be measured there (plain matrices, float64, several GPUs). Measuring on the GPU takes two
             copies of the recorded weights and about 1 GB there.
+        measures: objects that are called with (model, parameters at the start) and give numbers by name, such as
+            `saddles.networks.LiveRegime(batch)`; training waits for them, and a copy of the model at its start is held.
     """
     for name, value, least in (("every", every, 1), ("pending", pending, 1), ("step", step, 0)):
         if value < least:
@@ -80,7 +84,7 @@ def record(
     if spectra is not None and (spectra < 1 or spectra % every):
         raise SaddlesError.must_be("spectra", f"a multiple of every={every}", spectra)
     journal = Journal(out) if out is not None else None
-    return Recorder(model, every, spectra or every, journal, step, reference, modules, pending, process)
+    return Recorder(model, every, spectra or every, journal, step, reference, modules, pending, process, measures)
 
 
 class Recorder:
@@ -103,6 +107,7 @@ class Recorder:
         modules: bool,
         pending: int,
         process: bool | None,
+        measures: Sequence[Measure] = (),
     ) -> None:
         self._adapted = find_adapted(model)
         self.layout: Layout = self._adapted.layout if self._adapted else heads(model)
@@ -118,6 +123,7 @@ class Recorder:
         self._copier = Copier({name: live[name] for name in names}, lambda: live_parameters(model))
         self._narrow = all(live[name].dtype != torch.float64 for name in names)
         self._journal, self._given = journal, reference
+        self._extra = Measures(model, measures, self.layout)
         self._rows = Rows(journal)
         self._backend: Backend[Any]  # each measures what its own `_copy` fills
         self._copy: Callable[[Any], None]
@@ -155,11 +161,12 @@ class Recorder:
         reference = self._resume(now.tensors)
         # This step's row was not written yet when training died, and the model has the weights of that step.
         owed = reference is not None and self.at % self.every == 0 and self.at not in self._rows
+        self._extra.begin(self._given, self._journal if reference is not None else None)
         reference = reference or self._new_reference(now.tensors)
         begin = self._begin_on_device if self._measures_on_device() else self._begin_on_host
         slots = begin(now, reference, owed)
         if owed:
-            self._jobs.append(self._queue.submit(self._measure, self.at, slots.pop(0)))
+            self._jobs.append(self._queue.submit(self._measure, self.at, slots.pop(0), self._extra.take()))
         for slot in slots:
             self._slots.give(slot)
 
@@ -247,7 +254,7 @@ class Recorder:
         read = self._adapted.reader(reference) if self._adapted else reference.__getitem__
         self._initial = measure_initial(self.layout, read, self._pool.map) if self.layout.heads else {}
         if self._journal is not None:
-            self._journal.begin(self.layout, reference, self._initial)
+            self._journal.begin(self.layout, reference, self._initial, self._extra.start)
         return reference
 
     def step(self, step: int | None = None) -> None:
@@ -290,20 +297,15 @@ class Recorder:
         else:
             if self._copier.lost:
                 self._rows.add_gap(step, "; ".join(self._copier.lost.values()))
-            self._jobs.append(self._queue.submit(self._measure, step, slot))
+            self._jobs.append(self._queue.submit(self._measure, step, slot, self._extra.take_at(step, self._rows)))
         self._rows.warn()
 
-    def _measure(self, step: int, slot: Slot) -> None:
+    def _measure(self, step: int, slot: Slot, extra: Row) -> None:
         """In the background: one row, to memory and to disk."""
         try:
             slot.wait()  # for the transfer from the GPU; the loop does not
             row = self._backend.measure(slot)
-            if not slot.whole:
-                row = {
-                    name: array
-                    for name, array in row.items()
-                    if name.partition("/")[2] in (*WITHOUT_SPECTRUM, "used_rank")
-                }
+            row = (row if slot.whole else without_spectrum(row)) | extra
             numbers = headline(row)
         except Exception as error:
             self._rows.add_gap(step, in_words(error))
@@ -382,6 +384,7 @@ class Recorder:
                 self._rows.write()
                 self._result = self._rows.tree(self.layout, self._initial, status_after(kind))
                 self._result.attrs |= {"every": self.every, "waited_s": self.waited}
+                self._result.attrs |= {"measures_s": self._extra.seconds} if self._extra.start else {}
                 self._result.attrs |= suggestion(self._result["modules"].to_dataset())
                 self._rows.finish(self._result)
             self._rows.warn()
