@@ -83,7 +83,9 @@ def measure_of(
     if not isinstance(evaluate, str | os.PathLike | Tensor):
         return lambda model: float(evaluate(model))
     blocks = (
-        tokens_of(evaluate, places) if not isinstance(evaluate, Tensor) else evaluate.reshape(-1, evaluate.shape[-1])
+        tokens_of(evaluate, places, judge.tuned)
+        if not isinstance(evaluate, Tensor)
+        else evaluate.reshape(-1, evaluate.shape[-1])
     )
     with torch.no_grad():
         wanted = [] if causal else [_logits(judge.tuned, block).log_softmax(-1) for block in blocks]

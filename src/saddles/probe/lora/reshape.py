@@ -82,7 +82,10 @@ class _Split:
 def _split(outer: Tensor, inner: Tensor) -> _Split:
     first, small = torch.linalg.qr(outer.double())
     second, other = torch.linalg.qr(inner.double().T)
-    left, values, right = torch.linalg.svd(small @ other.T, full_matrices=False)
+    core = small @ other.T
+    if not bool(torch.isfinite(core).all()):
+        raise SaddlesError("A product of factors, scale and weight is too large for a number. Take smaller ones.")
+    left, values, right = torch.linalg.svd(core, full_matrices=False)
     return _Split(first @ left, values.numpy(), right @ second.T)
 
 
@@ -222,6 +225,9 @@ def lora_grow(adapter: str | os.PathLike[str], rank: int, out: str | os.PathLike
     place = Path(out)
     refuse_existing(place)
     stored = open_adapter(adapter)
+    full = max(min(pair.inner.shape[1], len(pair.outer)) for pair in stored.pairs.values())
+    if rank > full:
+        raise SaddlesError.must_be("rank", f"at most {full}, the full rank of the largest module", rank)
     draw = torch.Generator().manual_seed(0)
     grown = {}
     for module, pair in stored.pairs.items():

@@ -6,16 +6,15 @@ within a bound on its size; for a file without a config, shapes and names decide
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from saddles.probe.lora.experts import fused, kind_of
 from saddles.probe.weights.checkpoints import Weights
+from saddles.probe.weights.described import guarded, model_class, settings_of
 
 _EMBEDDING = re.compile(r"embed|wte|wpe|position|token_type|relative_attention_bias", re.I)
 _GPT2 = re.compile(r"(c_attn|c_proj|c_fc|q_attn)$")
@@ -29,12 +28,8 @@ _TASKS = (
     ("ForConditionalGeneration", "SEQ_2_SEQ_LM"),
 )
 """How the name of an architecture ends -> PEFT's task type."""
-_LAYERS = re.compile(r"layer|depth|block|expert", re.I)
-"""Settings of a config that say how many modules to build."""
 _FAST = (torch.nn.TransformerEncoderLayer,)
 """Layers that hand their weights, without their modules, to one compiled function in evaluation."""
-_MODULES_PER_TENSOR = 20
-"""Modules of a model for each of its stored tensors, at most: containers, activations and dropout hold none."""
 
 
 @dataclass(frozen=True)
@@ -94,69 +89,17 @@ def empty_model(config: Mapping[str, object], tensors: int) -> torch.nn.Module |
     Args:
         tensors: how many the file holds, which bounds what is built.
     """
-    name = _architecture(config)
-    if not name or "model_type" not in config:
+    kind = model_class(config)
+    if kind is None or "model_type" not in config:
         return None
     import transformers
 
-    kind = getattr(transformers, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
-        return None
-    settings = _without_backbones(config)
-    if not isinstance(settings, dict) or _counts(settings) > max(tensors, 1):
-        return None
+    settings = settings_of(config)
     try:
-        with torch.device("meta"), _offline(), _bounded(_MODULES_PER_TENSOR * tensors + 1000):
+        with torch.device("meta"), guarded(settings, tensors):
             return kind(transformers.AutoConfig.for_model(**settings))
     except Exception:  # a config may do anything to its model's constructor; shapes and names are left
         return None
-
-
-def _without_backbones(value: object) -> object:
-    """A config without the settings that name another model, which transformers would download."""
-    if isinstance(value, Mapping):
-        kept = {k: v for k, v in value.items() if "backbone" not in str(k) or str(k) == "backbone_config"}
-        return {str(k): _without_backbones(v) for k, v in kept.items()}
-    return [_without_backbones(one) for one in value] if isinstance(value, list) else value
-
-
-def _counts(config: object) -> int:
-    """The largest number of layers, blocks or experts that a config names."""
-    if isinstance(config, Mapping):
-        mine = [abs(v) for k, v in config.items() if isinstance(v, int) and _LAYERS.search(str(k))]
-        return max([*mine, *(_counts(v) for v in config.values())], default=0)
-    return max((_counts(one) for one in config), default=0) if isinstance(config, list) else 0
-
-
-@contextmanager
-def _bounded(most: int) -> Iterator[None]:
-    """Stop a constructor that makes more modules than a file of weights can need."""
-    made = 0
-
-    def count(*_: object) -> None:
-        nonlocal made
-        made += 1
-        if made > most:
-            raise RuntimeError("the config describes a far larger model than the file holds")
-
-    hook = register_module_module_registration_hook(count)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Keep transformers from the network, whatever a config says."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
 
 
 def _without_memory(model: torch.nn.Module) -> torch.nn.Module:
