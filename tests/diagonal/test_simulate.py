@@ -28,10 +28,11 @@ from saddles.diagonal import (
     Supervised,
     TeacherStudent,
     cross_entropy,
+    perturbed_descents,
     perturbed_flows,
     squared_error,
 )
-from saddles.diagonal.risk import mean_of, risk_of
+from saddles.diagonal.risk import _compiled, mean_of, risk_of
 from saddles.errors import SaddlesError
 from saddles.measures import balance_drift
 from saddles.solvers.dynamics import Dynamics, Path
@@ -79,6 +80,18 @@ def test_one_program_serves_every_initial_scale(head):
         return mean_of(model, TeacherStudent(model, 4, 2, seed=decades)).output
 
     assert forward(2) == forward(9)  # equal static fields: what is compiled for one is used for the other
+
+
+def test_losses_of_any_number_of_instants_come_from_one_program():
+    model = AttentionHead(3)
+    risk = risk_of(model, TeacherStudent(model, 4, 2, seed=0))
+    betas = np.random.default_rng([0, 7]).normal(size=(65, 6))
+    exact = [risk.both(beta)[0] for beta in betas]
+    programs = set()
+    for count in (1, 0, 64, 65):
+        np.testing.assert_allclose(risk.losses(betas[:count]), exact[:count], rtol=1e-12)
+        programs.add(_compiled(risk.mean.output, risk.mean.loss)[2]._cache_size())
+    assert len(programs) == 1  # pieces of one shape
 
 
 def test_forces_and_columns_by_finite_differences():
@@ -237,6 +250,30 @@ def test_a_perturbation_moves_u_and_v_on_their_own():
     # |u| = |v| = √|β| at rest: independent noise on both moves uv by √(2|β|) size, noise on u alone by √|β| size
     spread = moved.std(axis=0) / np.sqrt(np.abs(pairs[0][0][0]))
     np.testing.assert_allclose(spread, np.sqrt(2) * size, rtol=5 / np.sqrt(2 * 300))
+
+
+def test_descents_go_on_from_the_same_perturbed_places():
+    model = LinearDiagonal(4, log_alpha=-30.0)
+    task = Supervised(np.eye(4), np.array([1.0, -1.0, 1.5, 2.0]))
+    places = simulate(model, task, Flow(), times=[0.0, 9.0, 20.0])["log_scale"].values[1:]
+    clock, small = np.linspace(0.0, 4.0, 5), Descent(1e-3, 4000)
+    draws = [[np.random.default_rng(k) for k in range(2)] for _ in range(3)]
+    full = perturbed_descents(model, task, places, clock=clock, noise=0.05, draws=draws[0], method=small)
+    for k, place in enumerate(places):
+        flows = perturbed_flows(model, task, place, clock=clock, noise=0.05, draw=draws[1][k])
+        for ours, theirs in zip(full, flows, strict=True):
+            np.testing.assert_allclose(ours[:, k], theirs, atol=2e-3)
+    assert np.abs(full[0] - full[1]).max() > 0.02  # the noise is there
+    batches = perturbed_descents(
+        model, task, places[[1, 1]], clock=clock, noise=0.0, draws=draws[2], method=Descent(0.05, 80, batch=1)
+    )
+    np.testing.assert_array_equal(*batches)  # all runs see the same batches
+    np.testing.assert_array_equal(batches[0][:, 0], batches[0][:, 1])
+    step = np.array([0.0, 0.05])  # sample i sees coordinate i alone: a batch of one moves one weight
+    moved = perturbed_descents(
+        model, task, places, clock=step, noise=0.05, draws=draws[2], method=Descent(0.05, 1, batch=1)
+    )[1]
+    assert (np.abs(np.diff(moved, axis=0)) > 1e-12).sum(axis=-1).max() == 1
 
 
 def test_full_head_flow_and_descent_agree():

@@ -19,6 +19,9 @@ Parameters = Float[Array, "..."]
 Output = Callable[[Array, Array], Array]
 """h(parameters, batch) -> outputs, samples first."""
 
+PIECE = 64
+"""How many β a compiled program computes the loss of."""
+
 
 @runtime_checkable
 class ProductNetwork(Protocol):
@@ -134,7 +137,11 @@ class Risk:
 
     def losses(self, betas: np.ndarray) -> np.ndarray:
         """L of many β, shape (time, coordinate) -> (time,); values only, no gradients."""
-        return np.asarray(self._run[2](self._cast(betas), self.mean.inputs, self.mean.targets), dtype=float)
+        rows, data = self._cast(betas), (self.mean.inputs, self.mean.targets)
+        # In pieces of one shape, the last filled up: every run has another number of instants, and each would compile.
+        filled = np.pad(rows, ((0, -len(rows) % PIECE), (0, 0)))
+        found = [self._run[2](filled[at : at + PIECE], *data) for at in range(0, len(filled), PIECE)]
+        return np.concatenate([np.zeros(0), *(np.asarray(piece, dtype=float) for piece in found)])[: len(rows)]
 
     def columns(self, beta: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Columns of the Hessian ∇²L(β), shape (coordinate, chosen): one product each."""

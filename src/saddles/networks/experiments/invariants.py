@@ -51,22 +51,19 @@ class Settings:
 
 
 def run(settings: Settings, context: Context) -> Trajectory:
-    """Every rate with both optimisers, with and without biases, for every seed."""
+    """Every rate with both optimisers for every seed, with biases too where SGD is used; NaN for Adam with biases."""
     need_package("torch", "probe")
     seeds = context.seeds(settings.seeds)
-    parts = [
-        [
-            [
-                [
-                    context.part(f"{seed}-{biases}-{name}-{part:g}", partial(_run, settings, seed, biases, name, part))
-                    for part in RATES
-                ]
-                for name in ("sgd", "adam")
-            ]
-            for biases in (False, True)
-        ]
-        for seed in seeds
-    ]
+
+    def one(seed: int, biases: bool, name: str, part: float) -> Trajectory:
+        return context.part(f"{seed}-{biases}-{name}-{part:g}", partial(_run, settings, seed, biases, name, part))
+
+    parts = []
+    for seed in seeds:
+        sgd, adam = ([one(seed, False, name, part) for part in RATES] for name in ("sgd", "adam"))
+        # What biases carry is a law of gradient steps: nothing is asked of Adam there.
+        nothing = [xr.full_like(run, np.nan) for run in adam]
+        parts.append([[sgd, adam], [[one(seed, True, "sgd", part) for part in RATES], nothing]])
     whole = xr.combine_nested(
         parts, concat_dim=["seed", "biases", "optimiser", "rate"], combine_attrs="drop", join="override"
     )

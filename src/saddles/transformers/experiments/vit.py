@@ -195,7 +195,7 @@ EXPERIMENTS: list[Experiment[Any]] = [
         PAPER,
         sizes={
             "tiny": Size(10, _scaled(_tiny(3e-3, epochs=4.0), (1.0, 0.1))),
-            "laptop": Size(80, _scaled(_laptop("cifar10", 1e-3, epochs=10.0)), DIGITS | {"epochs": 10.0}),
+            "laptop": Size(80, _scaled(_laptop("cifar10", 1e-3, epochs=10.0)), DIGITS | {"epochs": 6.0}),
             "gpu": Size(540, _scaled(_gpu("cifar10", 1e-4, epochs=100.0))),
             "paper": Size(2300, _scaled(_gpu("cifar10", 1e-4, epochs=500.0))),
         },
