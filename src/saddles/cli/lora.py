@@ -228,7 +228,10 @@ def _show_target(extraction: "Extraction", target: str) -> None:
             plan.settings(target)["r"],
             plan.parameters - sum(r.outputs * plan.lora_bias for r in plan.carried),
         )
-        say(f"padded to rank {rank} for {target}: {extraction.parameters:,} parameters instead of {planned:,}")
+        if extraction.parameters == planned:
+            say(f"every module has rank {rank}: nothing had to be padded for {target}")
+        else:
+            say(f"padded to rank {rank} for {target}: {extraction.parameters:,} parameters instead of {planned:,}")
         if target == "vllm":
             say(f"vLLM must be started with --max-lora-rank {_slot(int(rank))} or more")
     for name in extraction.dropped:
