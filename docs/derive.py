@@ -26,7 +26,7 @@ from saddles.diffusion.experiments import verdicts
 from saddles.measures.concept_space import exponential_tail
 from saddles.networks.phases import slope_of
 from saddles.studies import order_against_sim
-from saddles.transformers.experiments.verdicts import EARLY
+from saddles.transformers.experiments.verdicts import EARLY, rising, rising_together
 from saddles.transformers.experiments.verdicts import growth as rank_growth
 
 RESULTS = Path(__file__).parent / "results"
@@ -47,6 +47,9 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
             for words, value in parts.items():
                 rows = value.transpose("scale", "seed", "layer")
                 found |= {f"{product}, {words}, {label}": row for label, row in _runs(rows)}
+            order, late = rising(run, product)
+            found[f"{product}, leading singular values that rise in order, share by scale"] = order
+            found[f"{product}, step of the fifth over that of the first, by scale"] = late
         for name in ("train_loss", "test_loss", "test_accuracy"):
             rows = run[name].transpose("scale", "seed", "time")
             for label, row in _runs(rows):
@@ -54,6 +57,7 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
                 found |= (
                     {f"{name}, {label}: last, highest, lowest": [left[-1], left.max(), left.min()]} if left.size else {}
                 )
+        found["leading singular values of weights that diffuse that rise in order, share"] = rising_together(run)
         judged = find(experiment).claims(run, size)
         holds = sum(claim.verdict == "holds" for claim in judged)
         return (

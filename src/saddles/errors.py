@@ -56,3 +56,8 @@ def shown(value: object) -> str:
     """The repr of a value in one line, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, in one line, cut where it is long; its kind where it says nothing."""
+    return shown(next(iter(str(error).splitlines()), "") or type(error).__name__).strip("'\"")

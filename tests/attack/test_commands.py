@@ -54,6 +54,35 @@ def test_a_mistake_of_ours_has_its_own_code_and_a_file(command, monkeypatch, tmp
     assert "Traceback" not in err
 
 
+def test_what_libraries_raise_beside_exceptions_is_no_traceback(command, monkeypatch):
+    class Panic(BaseException):
+        pass
+
+    def panic(path):
+        raise Panic("oh")
+
+    monkeypatch.setattr("saddles.core.store.load", panic)
+    code, _, err = command("compare", "a", "b")
+    assert code == 3
+    assert err.startswith("saddles: This is a bug in saddles (Panic: oh).")
+
+
+def test_a_terminal_obeys_nothing_that_was_read(command, capsys):
+    from saddles.cli.terminal import out, plain_table, say
+
+    said = "a\x1b]0;title\x07\x1b[2J\r\x9b31mb\u202e"
+    say(said)
+    table = plain_table("name")
+    table.add_row(said)
+    out.print(table)
+    shown = capsys.readouterr().out
+    assert not set(shown) & set("\x1b\x07\r\x9b\u202e")
+    assert shown.count(r"a\x1b]0;title\x07\x1b[2J\r\x9b31mb\u202e") == 2
+    code, _, err = command("compare", said, "b")
+    assert code == 2
+    assert "\x1b" not in err
+
+
 def test_errors_of_the_system_are_one_sentence(command, monkeypatch):
     long = "x" * 300
     for words in (

@@ -86,13 +86,55 @@ def hostile_list(home, bomb):
     (home / "t.zarr" / ".checksums").unlink(missing_ok=True)
 
 
+def hostile_shards(home, bomb):
+    """A pickle inside a codec that holds codecs, which holds codecs."""
+    xr.Dataset({"loss": ("time", np.arange(8.0))}).to_zarr(home / "t.zarr", zarr_format=3, consolidated=False)
+    place = home / "t.zarr" / "loss" / "zarr.json"
+    facts, numbers = json.loads(place.read_text()), {"name": "bytes", "configuration": {"endian": "little"}}
+    codecs = [numbers, {"name": "numcodecs.pickle", "configuration": {}}]
+    for _ in range(3):
+        inner = {"chunk_shape": [8], "codecs": codecs, "index_codecs": [numbers], "index_location": "end"}
+        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+    place.write_text(json.dumps(facts | {"codecs": codecs}))
+    (home / "t.zarr" / "loss" / "c" / "0").write_bytes(bomb)
+
+
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs")
-@pytest.mark.parametrize("prepare", [hostile_link, hostile_name, hostile_list])
+@pytest.mark.parametrize("prepare", [hostile_link, hostile_name, hostile_list, hostile_shards])
 def test_no_store_reaches_a_pickle(tmp_path, prepare):
     prepare(tmp_path, pickle.dumps(Bomb(str(tmp_path / "exploded"))))
-    with pytest.raises(SaddlesError, match=r"is a link|codec '(numcodecs\.)?pickle'"):
+    with pytest.raises(SaddlesError, match=r"is a link|codec:? '(numcodecs\.)?pickle"):
         load(tmp_path / "t.zarr")
     assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("place", ["loss/0.0", ".checksums", "other/.zarray"])
+def test_a_pipe_among_the_files_is_refused_and_not_waited_for(tmp_path, place):
+    store = save(sample(), tmp_path / "t.zarr")
+    (store / place).unlink(missing_ok=True)
+    (store / place).parent.mkdir(exist_ok=True)
+    os.mkfifo(store / place)
+    with pytest.raises(SaddlesError, match=r"is not a file"):
+        load(store)
+
+
+def test_endless_chunks_are_counted_first(tmp_path):
+    store = save(sample(), tmp_path / "t.zarr")
+    (store / ".checksums").unlink()
+    facts = json.loads((store / ".zmetadata").read_text())
+    facts["metadata"]["loss/.zarray"] |= {"shape": [10**9, 3], "chunks": [1, 1]}
+    (store / ".zmetadata").write_text(json.dumps(facts))
+    with pytest.raises(SaddlesError, match="cuts 'loss' into 3,000,000,000 pieces"):
+        load(store)
+
+
+def test_axes_that_do_not_fit_together_are_one_sentence(tmp_path):
+    export(sample(), tmp_path / "t.nc", "netcdf")
+    with h5py.File(tmp_path / "t.nc", "a") as file:
+        file.create_dataset("one", data=np.zeros(2))
+        file.create_dataset("two", data=np.zeros(41))
+    with pytest.raises(SaddlesError, match="cannot be read as a stored trajectory"):
+        load(tmp_path / "t.nc")
 
 
 def test_numcodecs_with_known_holes_is_refused(tmp_path, monkeypatch):

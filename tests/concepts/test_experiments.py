@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 
-from saddles.concepts.experiments import figure_5
+from saddles import simulate
+from saddles.concepts import MLP, SGD, Identity
+from saddles.concepts.experiments import depth, figure_5
 from saddles.concepts.experiments.orders import order_claims
 from saddles.concepts.experiments.searches import search_claims
+from saddles.core.experiment import Context
 from saddles.core.trajectory import make_trajectory
 
 
@@ -56,3 +60,29 @@ def test_stages_of_three_concepts_are_told_apart():
     reversed_order[0, 0], reversed_order[2, 2] = 1, 9
     tables = np.stack([right, early, reversed_order, right])[None]
     assert figure_5._stages(np.array([3]), tables) == ([0.75], [0.5])
+
+
+def _risen(shares):
+    """Runs of which given shares, (layers, dim), have transient memorisation."""
+    depth = np.arange(48) < 48 * np.asarray(shares)[:, :, None]
+    axes = {"layers": [1, 2, 3, 4], "dim": [3, 12]}
+    return xr.Dataset({"depth": (("layers", "dim", "seed"), 0.02 * depth)}, axes)
+
+
+def test_depth_and_dimension_are_told_apart():
+    verdicts = [claim.verdict for claim in depth.claims(_risen([[0, 0], [0.1, 0], [0.5, 0.1], [0.5, 0.1]]), "laptop")]
+    assert verdicts == ["holds", "holds"]
+    shallow = depth.claims(_risen([[0.5, 0], [0.5, 0], [0.5, 0.1], [0.5, 0.1]]), "laptop")
+    assert [claim.verdict for claim in shallow] == ["fails", "holds"]
+    wide = depth.claims(_risen([[0, 0.5], [0, 0.5], [0.5, 0.5], [0.5, 0.5]]), "laptop")
+    assert [claim.verdict for claim in wide] == ["holds", "fails"]
+    assert all(0.05 < (claim.null or 0.0) < 0.2 for claim in [*shallow[:1], *wide])
+
+
+def test_depth_trains_what_it_says():
+    settings = depth.Settings(layers=(1, 2), dims=(3,), samples=40, batch=40, epochs=3, seeds=2)
+    run = depth.run(settings, Context(seed=1, size="tiny"))
+    assert dict(run.sizes) == {"time": 2, "layers": 2, "dim": 1, "seed": 2}
+    task = Identity((1.0, 2.0), 0.05, dim=3, samples=40, seed=int(run["seed"][1]))
+    alone = simulate(MLP((3,)), task, SGD(0.03, 40, 3, "sum", 6), seed=int(run["seed"][1]))
+    np.testing.assert_allclose(run["test_loss"].values[:, 1, 0, 1], alone["test_loss"], rtol=1e-9)

@@ -28,6 +28,7 @@ from saddles.diagonal import (
     Supervised,
     TeacherStudent,
     cross_entropy,
+    perturbed_descents,
     perturbed_flows,
     squared_error,
 )
@@ -255,6 +256,30 @@ def test_a_perturbation_moves_u_and_v_on_their_own():
     # |u| = |v| = √|β| at rest: independent noise on both moves uv by √(2|β|) size, noise on u alone by √|β| size
     spread = moved.std(axis=0) / np.sqrt(np.abs(pairs[0][0][0]))
     np.testing.assert_allclose(spread, np.sqrt(2) * size, rtol=5 / np.sqrt(2 * 300))
+
+
+def test_descents_go_on_from_the_same_perturbed_places():
+    model = LinearDiagonal(4, log_alpha=-30.0)
+    task = Supervised(np.eye(4), np.array([1.0, -1.0, 1.5, 2.0]))
+    places = simulate(model, task, Flow(), times=[0.0, 9.0, 20.0])["log_scale"].values[1:]
+    clock, small = np.linspace(0.0, 4.0, 5), Descent(1e-3, 4000)
+    draws = [[np.random.default_rng(k) for k in range(2)] for _ in range(3)]
+    full = perturbed_descents(model, task, places, clock=clock, noise=0.05, draws=draws[0], method=small)
+    for k, place in enumerate(places):
+        flows = perturbed_flows(model, task, place, clock=clock, noise=0.05, draw=draws[1][k])
+        for ours, theirs in zip(full, flows, strict=True):
+            np.testing.assert_allclose(ours[:, k], theirs, atol=2e-3)
+    assert np.abs(full[0] - full[1]).max() > 0.02  # the noise is there
+    batches = perturbed_descents(
+        model, task, places[[1, 1]], clock=clock, noise=0.0, draws=draws[2], method=Descent(0.05, 80, batch=1)
+    )
+    np.testing.assert_array_equal(*batches)  # all runs see the same batches
+    np.testing.assert_array_equal(batches[0][:, 0], batches[0][:, 1])
+    step = np.array([0.0, 0.05])  # sample i sees coordinate i alone: a batch of one moves one weight
+    moved = perturbed_descents(
+        model, task, places, clock=step, noise=0.05, draws=draws[2], method=Descent(0.05, 1, batch=1)
+    )[1]
+    assert (np.abs(np.diff(moved, axis=0)) > 1e-12).sum(axis=-1).max() == 1
 
 
 def test_full_head_flow_and_descent_agree():

@@ -19,7 +19,7 @@ SIZES = ("tiny", "laptop", "gpu", "paper")
 
 
 def test_rows_are_complete():
-    names = ("diagonal", "kkt", "aligned", "general", "initialisation", "real-tokens")
+    names = ("diagonal", "kkt", "aligned", "general", "rank", "initialisation", "real-tokens")
     assert [row.name for row in EXPERIMENTS] == [f"margin/{name}" for name in names]
     assert all(tuple(row.sizes) == SIZES for row in EXPERIMENTS)
 

@@ -198,3 +198,69 @@ def test_embeddings_get_factors(tied, tmp_path):
     assert not torch.allclose(_logits(base), _logits(tuned), atol=1e-3)
     with pytest.raises(SaddlesError, match="no vector"):
         lora_plan(base, tuned, embeddings=True, data=TOKENS)
+
+
+class _Attending(torch.nn.Module):
+    """torch's MultiheadAttention in a block of its own, as in open_clip, or in torch's layer."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.attn = torch.nn.MultiheadAttention(16, 4, batch_first=True) if own else torch.nn.Identity()
+        self.layer = torch.nn.Linear(16, 16) if own else torch.nn.TransformerEncoderLayer(16, 4, 24, batch_first=True)
+        self.own = own
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.attn(x, x, x)[0] if self.own else x)
+
+
+def _attending(own: bool, names: tuple[str, ...]) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    base = _Attending(own).eval()
+    return base, _moved(base, 2, names)
+
+
+INPUT = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(3))
+
+
+def test_queries_keys_and_values_of_multihead_attention_get_factors(tmp_path):
+    base, tuned = _attending(True, ("in_proj", "layer"))
+    plan = lora_plan(base, tuned, energy=1)
+    assert {row.module: row.rank for row in plan.modules} == {"attn.in_proj_weight": 2, "layer": 2}
+    lora_extract(base, tuned, plan, tmp_path / "a")
+    for model in (adapted := _loaded(base, tmp_path / "a"), adapted.merge_and_unload()):
+        with torch.no_grad():
+            torch.testing.assert_close(model(INPUT), tuned(INPUT), rtol=0, atol=1e-5)
+    # Others do not load them.
+    made = lora_extract(base, tuned, plan, tmp_path / "v", target="vllm")
+    assert made.dropped == ("attn.in_proj_weight (MultiheadAttention)",)
+    # PEFT applies factors of its output twice: it is left out, or the attention is saved whole.
+    base, tuned = _attending(True, ("attn", "layer"))
+    plan = lora_plan(base, tuned, energy=1)
+    assert [(row.name, row.reason) for row in plan.left_out] == [
+        ("attn.out_proj.weight", "inside torch's MultiheadAttention")
+    ]
+    for names in (("attn", "layer"), ("out_proj", "layer")):
+        base, tuned = _attending(True, names)
+        plan = lora_plan(base, tuned, energy=1, save_modules=True)
+        assert [one.name for one in plan.saved] == ["attn"]
+        assert [row.module for row in plan.modules] == ["layer"]
+        lora_extract(base, tuned, plan, tmp_path / names[0])
+        with torch.no_grad():
+            torch.testing.assert_close(_loaded(base, tmp_path / names[0])(INPUT), tuned(INPUT), rtol=0, atol=1e-5)
+
+
+def test_adapters_that_torch_computes_past_are_told(tmp_path):
+    base, tuned = _attending(False, ("linear",))
+    made = lora_extract(base, tuned, lora_plan(base, tuned, energy=1), tmp_path / "a")
+    assert "merge_and_unload" in made.notes[0]
+    adapted = _loaded(base, tmp_path / "a")
+    with torch.no_grad():
+        assert torch.equal(adapted(INPUT), base(INPUT))  # PEFT's adapter does nothing here, which the note says
+        torch.testing.assert_close(adapted.merge_and_unload()(INPUT), tuned(INPUT), rtol=0, atol=1e-5)
+    base, tuned = _attending(False, ("linear", "self_attn"))
+    plan = lora_plan(base, tuned, energy=1, save_modules=True)
+    assert [one.name for one in plan.saved] == ["layer.self_attn"]
+    lora_extract(base, tuned, plan, tmp_path / "w")
+    merged = _loaded(base, tmp_path / "w").merge_and_unload()
+    with torch.no_grad():
+        torch.testing.assert_close(merged(INPUT), tuned(INPUT), rtol=0, atol=1e-5)

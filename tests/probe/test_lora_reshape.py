@@ -216,6 +216,17 @@ def test_biases_keep_their_size(tmp_path):
     again = PeftModel.from_pretrained(copy.deepcopy(tiny("gpt2")), str(tmp_path / "same")).eval()
     with torch.no_grad():
         torch.testing.assert_close(again(TOKENS).logits, model(TOKENS).logits, atol=1e-6, rtol=1e-5)
+    # Merged, they add up like the factors; one that an adapter lacks is 0.
+    lora_merge([tmp_path / "biased", tmp_path / "whole"], [0.5, 2.0], tmp_path / "sum")
+    lora_merge([tmp_path / "biased", tmp_path / "same"], [2.0, -1.0], tmp_path / "itself")
+    files = [load_file(tmp_path / name / "adapter_model.safetensors") for name in ("same", "whole", "sum")]
+    biases = [name for name in files[0] if name.endswith("lora_B.bias")]
+    assert biases
+    for name in biases:  # PEFT scales `whole` by 9/6; what is written has scale 1
+        torch.testing.assert_close(files[2][name], 0.5 * files[0][name] + 2.0 * 1.5 * files[1][name])
+    again = PeftModel.from_pretrained(copy.deepcopy(tiny("gpt2")), str(tmp_path / "itself")).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(again(TOKENS).logits, model(TOKENS).logits, atol=1e-5, rtol=1e-5)
 
 
 def test_commands(tmp_path):

@@ -1,13 +1,16 @@
 """The claims at size laptop over seeds that nobody looked at, where the data are at hand: minutes, so marked slow."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import xarray as xr
 
+from saddles.core.claim import check
 from saddles.core.data import find_data
 from saddles.core.experiment import Context
 from saddles.transformers.experiments import EXPERIMENTS
-from saddles.transformers.experiments.verdicts import spectra
+from saddles.transformers.experiments.verdicts import halfway, incremental_claims, rising, spectra
 
 
 @pytest.mark.slow
@@ -33,3 +36,32 @@ def test_a_flatter_spectrum_of_the_change_is_seen(steeper, above):
     found = spectra(xr.Dataset({"initial_singular_value": begun, "singular_value": ends}), "VO")
     assert (found["gap"] > 0) is above
     assert found["null"] > 0.1
+
+
+def test_halfway_is_when_a_value_stays_above_half_of_its_last():
+    steps = np.array([1.0, 2.0, 4.0, 8.0])
+    values = np.array([[1.0, 0.0, 6.0, 4.0], [2.0, 1.0, 1.0, 4.0], [3.0, 4.0, 2.0, 4.0], [4.0, 8.0, 4.0, 4.0]])
+    np.testing.assert_allclose(halfway(values, steps), [2.0, 4.0, 4.0, 0.5])
+
+
+def rises(when):
+    """Singular values that jump from 0 to their last at given steps, (scale, index)."""
+    steps = np.arange(1, 101) * 100.0
+    size = np.exp(-np.arange(np.shape(when)[1]))
+    values = np.where(steps[:, None, None] >= np.asarray(when), size, 0.0)[:, :, None, None, None]
+    values = np.broadcast_to(values, (*values.shape[:2], 2, 3, 2, values.shape[-1]))
+    axes = ("instant", "scale", "layer", "head", "product", "index")
+    scales = [1.0, 0.3, 0.1][: len(when)]
+    return xr.Dataset({"singular_value": (axes, values)}, {"instant": steps, "product": ["KQ", "VO"], "scale": scales})
+
+
+def test_values_that_rise_one_after_another_are_told_from_those_that_do_not():
+    in_turn = rises([[100, 200, 300, 400, 500], [100, 300, 500, 700, 900], [100, 400, 600, 800, 5000]])
+    order, late = rising(in_turn, "VO")
+    np.testing.assert_array_equal(order, 1.0)
+    assert (np.diff(late) > 0).all()
+    judge = partial(check, paper="p", where="w", size="gpu")
+    assert [claim.verdict for claim in incremental_claims(in_turn, judge)] == ["holds"] * 2 + ["not_evidence"] * 2
+    one_turned = rises([[100, 200, 300, 400, 500], [500, 400, 300, 200, 100]])
+    np.testing.assert_array_equal(rising(one_turned, "KQ")[0], [1.0, 0.0])
+    assert [claim.verdict for claim in incremental_claims(one_turned, judge)] == ["fails"] * 4

@@ -124,7 +124,12 @@ def trajectory(ranks, initial=40.0, scales=(1.0,)):
             "singular_value": (("instant", *dims[1:], "index"), np.ones((1, *values.shape[1:], 1)) * SPECTRUM),
             "train_loss": (dims[:3], np.ones(values.shape[:3])),
         },
-        coords={"step": ("time", 500 * (1 + np.arange(len(values)))), "product": ["KQ", "VO"], "scale": list(scales)},
+        coords={
+            "step": ("time", 500 * (1 + np.arange(len(values)))),
+            "product": ["KQ", "VO"],
+            "scale": list(scales),
+            "instant": [500 * len(values)],
+        },
         attrs={"outputs": 10},
     )
 
@@ -189,7 +194,7 @@ def test_a_short_run_is_not_judged_on_its_rise():
 def test_ranks_by_scale_are_judged():
     growing = np.array([3.0, 2.0, 1.0])[None, :, None, None, None] * np.ones((50, 1, 5, 3, 4))
     held = scale_claims(trajectory(growing, scales=(1.0, 0.3, 0.1)), "laptop", "Figure 7")
-    assert [claim.verdict for claim in held] == ["holds"] * 7
+    assert [claim.verdict for claim in held] == ["holds"] * 6 + ["not_applicable"] * 4 + ["holds"]
     assert held[0].value == 1.0
     one = trajectory(growing[:, :, :1], scales=(1.0, 0.3, 0.1))
     told = [claim.verdict for claim in scale_claims(one, "laptop", "Figure 7")][:5]

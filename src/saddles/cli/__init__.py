@@ -116,7 +116,9 @@ def _guarded(work: Callable[[], int]) -> int:
     except MemoryError:
         complain("There is not enough memory. Take a smaller size, or fewer workers.")
         return 2
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # libraries raise what is no Exception, too
         usage = getattr(error, "format_message", None)  # click's errors about arguments have it
         if usage is not None and type(error).__name__ == "NoArgsIsHelpError":  # Typer keeps the class to itself
             print(usage())

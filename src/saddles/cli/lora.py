@@ -63,6 +63,13 @@ def lora_plan(
     leading: LeadingOption = None,
     device: DeviceOption = "cpu",
     embeddings: EmbeddingsOption = False,
+    on: Annotated[
+        str | None, typer.Option(help="embedded for worker processes, or a Dask scheduler, tcp://HOST:PORT")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="worker processes of --on embedded; default: one a core")] = None,
+    parts: Annotated[
+        Path | None, typer.Option(help="folder that keeps finished spectra: the same command resumes")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="write NAME.png, .svg and .pdf: rank against energy")] = None,
     out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
 ) -> None:
@@ -76,7 +83,7 @@ def lora_plan(
     plan = work(
         base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
         round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
-        device=device, embeddings=embeddings,
+        device=device, embeddings=embeddings, on=on, workers=workers, parts=parts,
     )  # fmt: skip
     _show_plan(plan)
     if figure is not None:
@@ -138,6 +145,8 @@ def lora_extract(
     out.print(
         f"largest ‖ΔW − BA‖: predicted {errors['predicted_error'].max():.3e}, as stored {errors['error'].max():.3e}"
     )
+    if extraction.requantised:
+        say(f"merged into the base and quantised again, its modules would be wrong by {extraction.requantised:.3e}")
     _show_target(extraction, target)
     say(f"{extraction.folder}/")
 
@@ -196,12 +205,16 @@ def lora_grow(
 
 
 def _show_reshaped(made: "Reshaped") -> None:
+    from saddles.probe.lora.peft_files import PREFIX
+
     overlap = made.overlap
     numbers = ("rank", "new rank", "‖ΔW‖", "error", *(["overlap"] if overlap is not None else []))
     table = plain_table("module", *numbers, right=numbers)
     for name, (old, new) in made.ranks.items():
         cells = [str(old), str(new), f"{made.norms[name]:.3e}", f"{made.errors[name]:.3e}"]
-        table.add_row(escape(name), *cells, *([f"{overlap[name]:+.3f}"] if overlap is not None else []))
+        table.add_row(
+            escape(name.removeprefix(PREFIX)), *cells, *([f"{overlap[name]:+.3f}"] if overlap is not None else [])
+        )
     out.print(table)
     before, after = made.parameters
     say(f"{before:,} parameters became {after:,}; relative error of the whole change {made.error:.2e}")
@@ -215,11 +228,16 @@ def _show_target(extraction: "Extraction", target: str) -> None:
             plan.settings(target)["r"],
             plan.parameters - sum(r.outputs * plan.lora_bias for r in plan.carried),
         )
-        say(f"padded to rank {rank} for {target}: {extraction.parameters:,} parameters instead of {planned:,}")
+        if extraction.parameters == planned:
+            say(f"every module has rank {rank}: nothing had to be padded for {target}")
+        else:
+            say(f"padded to rank {rank} for {target}: {extraction.parameters:,} parameters instead of {planned:,}")
         if target == "vllm":
             say(f"vLLM must be started with --max-lora-rank {_slot(int(rank))} or more")
     for name in extraction.dropped:
         say(f"left out, because {target} rejects it: {name}")
+    for note in extraction.notes:
+        say(note)
     if extraction.loaded:
         say(f"loaded back through PEFT into {plan.architecture}")
     else:
@@ -265,9 +283,17 @@ def _show_plan(plan: "LoraPlan") -> None:
     if plan.saved:
         names = ", ".join(one.name for one in plan.saved[:3]) + (", …" if len(plan.saved) > 3 else "")
         say(f"saved whole: {plan.saved_parameters:,} parameters ({names})")
+    if plan.quantised:
+        times = plan.requantising / plan.norm
+        say(
+            f"the base is stored as {plan.quantised}; changes are against the numbers that it computes with. The tuned "
+            f"model, quantised again, would be wrong by {times:.2g} of its whole change: keep the adapter apart"
+        )
     weighted = f", weighted by {plan.data}" if plan.data else ""
+    biases = plan.parameters - sum(row.rank * row.cost for row in plan.carried)
+    of_them = f" ({biases:,} of them biases)" if biases else ""
     say(
-        f"{plan.asked}: {plan.parameters:,} parameters carry {100 * plan.energy:.2f} % of all ‖Δ‖² and "
+        f"{plan.asked}: {plan.parameters:,} parameters{of_them} carry {100 * plan.energy:.2f} % of all ‖Δ‖² and "
         f"{100 * plan.energy_above:.2f} % of what LoRA can carry (above rounding{weighted}); "
         f"{100 * plan.share_left_out:.2f} % of all is in tensors that no rank carries"
     )

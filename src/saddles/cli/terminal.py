@@ -2,23 +2,38 @@
 
 import _thread
 import contextlib
+import re
 import shlex
 import sys
 import tempfile
 import threading
 import traceback
 from collections.abc import Container, Iterable, Iterator
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import saddles
 from saddles.runtime.packages import extra_for, not_installed
 
-out = Console(emoji=False)  # or c=a:b:3, as a user may write it, would show an emoji
-err = Console(emoji=False, stderr=True)
+
+class _Terminal(Console):
+    """Shows text of files as text: what would move the cursor or ask the terminal for something is written out."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Text as rich draws it, of a string or of a cell."""
+        return super().render_str(CONTROL.sub(lambda hit: repr(hit[0])[1:-1], text), **options)
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys, and those that turn the direction of what follows."""
+
+out = _Terminal(emoji=False)  # or c=a:b:3, as a user may write it, would show an emoji
+err = _Terminal(emoji=False, stderr=True)
 
 
 def say(text: str) -> None:
@@ -41,7 +56,7 @@ def shortened(text: str, most: int = 120) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
 
 
-def report_bug(error: Exception) -> None:
+def report_bug(error: BaseException) -> None:
     """Say that something unforeseen is our mistake, and put what a developer needs into a file."""
     words = "".join(traceback.format_exception(error))
     try:

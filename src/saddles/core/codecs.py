@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from saddles.errors import SaddlesError
+from saddles.errors import SaddlesError, shown
 
 if TYPE_CHECKING:
     import zarr
@@ -20,6 +20,9 @@ HARMLESS = {
     "fletcher32", "gzip", "json2", "lz4", "lzma", "packbits", "quantize", "sharding_indexed", "shuffle", "transpose",
     "vlen-array", "vlen-bytes", "vlen-utf8", "zlib", "zstd",
 }  # fmt: skip
+
+MOST_CHUNKS = 10**6
+"""Of one array: as many as a sweep may have cells. A few bytes can ask for 10¹⁸, each of which is looked for."""
 
 SAFE_NUMCODECS = (0, 16, 6)
 """From this version on, numcodecs itself refuses to open a pickle: a second guard behind this one."""
@@ -42,7 +45,11 @@ def check_store(store: Path) -> bool:
 
 def check_arrays(group: "zarr.Group", store: Path) -> None:
     """Judge every array of a group that was opened."""
+    import zarr
+
     for name, array in group.members(max_depth=None):
+        if isinstance(array, zarr.Array) and array.nchunks > MOST_CHUNKS:
+            raise SaddlesError(f"{store} cuts {shown(name)} into {array.nchunks:,} pieces, far too many to read.")
         facts = array.metadata.to_dict()
         facts.pop("attributes", None)
         facts.pop("consolidated_metadata", None)  # of a group

@@ -16,7 +16,7 @@ import xarray as xr
 
 from saddles.core.codecs import check_store
 from saddles.core.trajectory import SCHEMA
-from saddles.errors import SaddlesError, shown
+from saddles.errors import SaddlesError, first_line, shown
 from saddles.runtime.checksums import damaged, seal
 from saddles.runtime.files import (
     explained,
@@ -71,10 +71,11 @@ def load(path: str | os.PathLike[str]) -> Any:
             with xr.open_datatree(source, engine="zarr", chunks=None, consolidated=listed) as tree:
                 stored = _whole_cells(tree) if "cell_done" in tree else tree.load()
                 _refuse_broken_text(stored)
+        found = stored if stored.children else stored.to_dataset()
     except SaddlesError:
         raise
     except Exception as error:  # decoders of damaged bytes raise whatever they like, even SystemError
-        raise SaddlesError(f"{path} cannot be read as a stored trajectory ({_first_line(error)}).") from error
+        raise SaddlesError(f"{path} cannot be read as a stored trajectory ({first_line(error)}).") from error
     schema = stored.attrs.get("schema", SCHEMA)
     if not isinstance(schema, int | np.integer):
         raise SaddlesError(f"{path} cannot be read: its layout version must be a whole number; got {shown(schema)}.")
@@ -83,7 +84,7 @@ def load(path: str | os.PathLike[str]) -> Any:
             f"{path} has layout version {stored.attrs['schema']}, and this saddles reads up to {SCHEMA}. "
             "Install a newer saddles."
         )
-    return stored if stored.children else stored.to_dataset()
+    return found
 
 
 def _refuse_damage(source: Path) -> None:
@@ -143,10 +144,6 @@ def _refuse_broken_text(stored: xr.DataTree) -> None:
                 letters = np.ascontiguousarray(given.values).view(np.dtype("u4").newbyteorder(given.dtype.byteorder))
                 if letters.max() > sys.maxunicode:
                     raise ValueError(f"{name} holds what is not text")
-
-
-def _first_line(error: BaseException) -> str:
-    return shown(next(iter(str(error).splitlines()), "") or type(error).__name__).strip("'\"")
 
 
 def _whole_cells(tree: xr.DataTree) -> xr.DataTree:

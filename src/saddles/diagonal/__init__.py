@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from saddles.diagonal.model import FullHead as FullHead
     from saddles.diagonal.model import LinearDiagonal as LinearDiagonal
     from saddles.diagonal.network import Network as Network
+    from saddles.diagonal.perturb import perturbed_descents as perturbed_descents
     from saddles.diagonal.perturb import perturbed_flows as perturbed_flows
     from saddles.diagonal.quadratic import saddle_path as saddle_path
     from saddles.diagonal.task import Supervised as Supervised

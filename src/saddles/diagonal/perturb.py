@@ -1,10 +1,18 @@
-"""What a flow does after a perturbation, beside what it would have done without: Assumptions 4.4 and 4.5, watched."""
+"""What training does after a perturbation, beside what it would have done without: Assumptions 4.4 and 4.5, watched."""
 
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from saddles.diagonal.risk import check_network, risk_of
+from saddles.diagonal.method import Descent, SmallStart
+from saddles.diagonal.risk import Mean, Risk, check_network, risk_of
 from saddles.diagonal.scale import scale_of
+from saddles.diagonal.simulate import product_slope, product_slope_on
 from saddles.diagonal.task import check_task
+from saddles.errors import SaddlesError
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.log_scale import LogScale
 from saddles.solvers.plateau import follow
@@ -39,6 +47,73 @@ def perturbed_flows(
     Returns:
         β without and with the perturbation, (time, coordinate) each.
     """
+    risk, here, there = _places(model, task, log_scale, noise, draw, seed)
+    shifts = [follow(risk.force, risk.columns, c, clock[-1], times=clock).shifts for c in (here, there)]
+    return here.beta(shifts[0]), there.beta(shifts[1])
+
+
+@in_double_precision
+def perturbed_descents(
+    model: object,
+    task: object,
+    log_scales: np.ndarray,
+    *,
+    clock: np.ndarray,
+    noise: float,
+    draws: Sequence[np.random.Generator],
+    method: Descent,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same with descent on u and v themselves, from several places of a flow at once.
+
+    All runs see the same batches, so that only the perturbation tells two of them apart.
+
+    Args:
+        model, task, clock, noise, seed: as in `perturbed_flows`.
+        log_scales: rows of the flow's variable `log_scale`, shape (start, coordinate).
+        draws: one generator for each of them.
+        method: learning rate, batch and steps.
+
+    Returns:
+        β without and with the perturbation, (time, start, coordinate) each.
+    """
+    rows = [_places(model, task, row, noise, draw, seed) for row, draw in zip(log_scales, draws, strict=True)]
+    mean = rows[0][0].mean
+    places = [*(here for _, here, _ in rows), *(there for _, _, there in rows)]
+    weights = [place.weights(np.zeros(place.log_p.shape)) for place in places]
+    begin = (jnp.asarray(np.stack([u for u, _ in weights])), jnp.asarray(np.stack([v for _, v in weights])))
+    training = SmallStart(
+        begin, mean, _slopes, _see, title="descent after perturbations", slope_on=_slopes_on,
+        samples=len(mean.inputs), seed=seed,
+    )  # fmt: skip
+    path = method.follow(training, clock)
+    if not path.status.ok:
+        raise SaddlesError(f"Descent with a learning rate of {method.rate:.4g} {path.status}. Lower the rate.")
+    beta = path.saved["beta"]
+    return beta[:, : len(rows)], beta[:, len(rows) :]
+
+
+Runs = tuple[Float[Array, "run coordinate"], Float[Array, "run coordinate"]]
+"""u and v of several runs."""
+
+
+def _slopes(state: Runs, mean: Mean) -> Runs:
+    return jax.vmap(product_slope, (0, None))(state, mean)
+
+
+def _slopes_on(state: Runs, mean: Mean, chosen: Array) -> Runs:
+    return jax.vmap(product_slope_on, (0, None, None))(state, mean, chosen)
+
+
+def _see(state: Runs, mean: Mean) -> dict[str, Array]:
+    beta = state[0] * state[1]
+    return {"beta": beta, "loss": jax.vmap(mean)(beta).max()}
+
+
+def _places(
+    model: object, task: object, log_scale: np.ndarray, noise: float, draw: np.random.Generator, seed: int
+) -> tuple[Risk, LogScale, LogScale]:
+    """The risk, and where a flow stands without and with noise on its weights above 1e-5."""
     network, log_alpha = check_network(model, perturbed_flows), scale_of(model)
     risk = risk_of(network, check_task(task, model))
     start = LogScale.from_weights(*network.start(task, seed), log_alpha, network.powers)
@@ -49,5 +124,4 @@ def perturbed_flows(
     moved = LogScale.from_weights(u + noise * draw.normal(size=u.shape), v + noise * draw.normal(size=v.shape))
     names = ("log_p", "log_q", "sign_p", "sign_q")
     there = LogScale(*(np.where(felt, getattr(moved, name), getattr(here, name)) for name in names))
-    shifts = [follow(risk.force, risk.columns, c, clock[-1], times=clock).shifts for c in (here, there)]
-    return here.beta(shifts[0]), there.beta(shifts[1])
+    return risk, here, there

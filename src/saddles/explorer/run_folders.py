@@ -174,6 +174,9 @@ def _check_inside(place: Path, root: Path) -> None:
                     f"{place.name} holds the link {name!r}, which leads out of the named folders and is not followed. "
                     "Name the folder it leads to."
                 )
+        for name in files:
+            if not (Path(folder) / name).is_file() and (Path(folder) / name).exists():  # reading a pipe may never end
+                raise SaddlesError(f"{name!r} in {place.name} is not a file, and is not read. Remove it.")
 
 
 def _check_size(place: Path) -> None:

@@ -130,6 +130,26 @@ def memorisation_losses(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
+def depth(trajectory: xr.Dataset) -> Figure:
+    """Share of runs with transient memorisation against the number of layers, and test losses of the deepest."""
+    layers, dims = trajectory["layers"].values, trajectory["dim"].values
+    share = (trajectory["depth"] > 0.01).mean("seed").transpose("dim", "layers").values
+    with look():
+        figure, (axes,) = sheet(1, 1 + len(dims), 5.0 * (1 + len(dims)), 4.2)
+        for dim, row, colour in zip(dims, share, COLOURS, strict=False):
+            axes[0].plot(layers, row, "o-", color=colour, label=f"d = {dim}", linewidth=2)
+        axes[0].set_xticks(layers)
+        axes[0].set_ylim(-0.02, 1.02)
+        describe(axes[0], "Transient memorisation", "layers", "share of runs whose test loss rises in between")
+        axes[0].legend(loc="upper left")
+        for axis, dim, colour in zip(axes[1:], dims, COLOURS, strict=False):
+            one = trajectory.sel(dim=dim).isel(layers=-1)
+            loss = (one["test_loss"] / one["test_loss"].isel(time=0)).transpose("time", "seed").values
+            axis.plot(one["time"], loss, color=colour, linewidth=0.6, alpha=0.5)
+            describe(axis, f"{layers[-1]} layers, d = {dim}", "gradient time", "test loss / its start", ylim=(0, 1.1))
+    return figure
+
+
 def _deepest(one: xr.Dataset) -> int:
     """The seed whose test loss climbs highest above an earlier minimum, before its end."""
     loss = (one["test_loss"] / one["test_loss"].isel(time=0)).transpose("time", "seed").values

@@ -139,7 +139,7 @@ def transformer(trajectory: xr.Dataset) -> Figure:
 
 
 def perturbation(trajectory: xr.Dataset) -> Figure:
-    """Weights after a perturbation (solid) and without it (dashed), one column per instant."""
+    """Weights after a perturbation (solid; pale with SGD) and without it (dashed), one column per instant."""
     shown = min(5, trajectory.sizes["start"])
     clock = trajectory["time"].values
     with look():
@@ -149,6 +149,9 @@ def perturbation(trajectory: xr.Dataset) -> Figure:
                 one = trajectory.isel(start=number)
                 for count, i in enumerate(_family(trajectory, family)):
                     colour = COLOURS[count % 6]
+                    if "perturbed_sgd_beta" in one:
+                        axis.plot(clock, one["perturbed_sgd_beta"].isel(coordinate=i), color=colour, linewidth=4,
+                                  alpha=0.25)  # fmt: skip
                     axis.plot(clock, one["perturbed_beta"].isel(coordinate=i), color=colour, linewidth=1.6)
                     axis.plot(clock, one["beta"].isel(coordinate=i), **THEORY | {"linewidth": 0.9})
                 if family == "key_query":
@@ -157,6 +160,8 @@ def perturbation(trajectory: xr.Dataset) -> Figure:
         for axis in axes[1]:
             axis.set_xlabel("epochs after the noise")
         axes[0, 0].plot([], [], color=COLOURS[0], label="perturbed")
+        if "perturbed_sgd_beta" in trajectory:
+            axes[0, 0].plot([], [], color=COLOURS[0], linewidth=4, alpha=0.25, label="perturbed, SGD")
         axes[0, 0].plot([], [], **THEORY | {"linewidth": 0.9}, label="unperturbed")
         axes[0, 0].legend(loc="best")
     return figure

@@ -214,6 +214,28 @@ def _arms(axis: Axes, trajectory: xr.Dataset) -> None:
     axis.set(yscale="log", ylabel="nuclear norm above its optimum, %", title=title, ylim=(None, 20 * most))
 
 
+def rank(trajectory: xr.Dataset) -> Figure:
+    """Excess over the optimum against the norm: one column, two, and all of them under Assumption 4."""
+    panels = {
+        "1": ("One column: rank 1", "other_1", "another local optimum (median)"),
+        "2": ("Two columns: rank 2", "lower_2", "the optimum of rank 1 (median)"),
+        "all": ("All columns, Assumption 4", "first_all", "direction of the first step (median)"),
+    }
+    with look():
+        figure, (axes,) = sheet(1, 3, 14, 4.3, sharey=True)
+        for (name, (title, null, words)), axis in zip(panels.items(), axes, strict=True):
+            excess = 100 * np.maximum(trajectory[f"excess_{name}"].values, 1e-6)
+            _bundle(axis, _norms(trajectory), excess, COLOURS[0], "small random start: instances, median")
+            axis.axhline(100 * float(np.median(trajectory[null])), color=GREY, linewidth=1.5, label=words)
+            axis.axhline(1.0, label="1 %", **THEORY)
+            lost = int(np.isnan(excess[-1]).sum())
+            axis.set(xscale="log", yscale="log", xlabel="‖W‖, Frobenius", ylim=(1e-4, 1e3),
+                     title=title + (f", {lost} lost" if lost else ""))  # fmt: skip
+            axis.legend(loc="lower left", fontsize=8)
+        axes[0].set_ylabel("nuclear norm at unit margin above\nthe optimum of that rank, %")
+    return figure
+
+
 def initialisation(trajectory: xr.Dataset) -> Figure:
     """Excess against the norm for every initial scale, and against the scale at some norms."""
     norms, scales = _norms(trajectory), trajectory["scale"].values

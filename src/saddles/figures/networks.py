@@ -153,7 +153,8 @@ def linearised(trajectory: xr.Dataset) -> Figure:
         left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="Distance over time")
         left.legend()
         _seeds(right, widths, most.T, COLOURS[0], "largest over time")
-        right.plot(widths, np.median(most[0]) * np.sqrt(widths[0] / widths), **THEORY, label="slope −1/2")
+        slope = {"relu": -0.75}.get(str(trajectory.attrs.get("activation")), -1.0)  # predicted by the experiment
+        right.plot(widths, np.median(most[0]) * (widths / widths[0]) ** slope, **THEORY, label=f"slope {slope:g}")
         right.set(
             xscale="log",
             yscale="log",
@@ -163,4 +164,55 @@ def linearised(trajectory: xr.Dataset) -> Figure:
             ylim=(0.7 * most.min(), 1.4 * most.max()),
         )
         right.legend()
+    return figure
+
+
+def depth(trajectory: xr.Dataset) -> Figure:
+    """e over the reach, over σ²w relative to two layers' scale, and the border by width, for each depth."""
+    last = trajectory["linearity"].isel(time=-1).transpose("layers", "seed", "width", "reach")
+    reach, widths = last["reach"].values, last["width"].values
+    with look():
+        figure, (axes,) = sheet(1, 3, 14, 4.4)
+        for number, layers in enumerate(last["layers"].values):
+            colour, words = COLOURS[number % len(COLOURS)], f"L = {layers}"
+            widest = last.values[number, :, -1]
+            _seeds(axes[0], 10**reach, widest, colour, words)
+            _seeds(axes[1], 10 ** (2 / layers * reach), widest, colour, words)
+            border = 10 ** (2 / layers * trajectory["border"].sel(layers=layers).transpose("seed", "width").values)
+            _seeds(axes[2], widths, border / border[:, -1:], colour, words)
+        for axis, label, title in (
+            (axes[0], r"$(\sigma^2w)^{L/2}/s$", "One quantity decides"),
+            (axes[1], r"$\sigma^2w/s^{2/L}$", "In the variance: deeper is sharper"),
+        ):
+            axis.axhline(0.5, color=INK, linewidth=1)
+            axis.set(xscale="log", xlabel=label, ylabel="linearity e, widest networks", title=title, ylim=(0, 1))
+        axes[2].axhline(1, **THEORY, label="border of σ²w")
+        axes[2].set(xscale="log", yscale="log", xlabel="width w", ylabel="σ²w at e = ½, over the widest's",
+                    title="The border by width", ylim=(0.2, 5))  # fmt: skip
+        axes[2].set_xticks(widths, [str(width) for width in widths])
+        axes[2].minorticks_off()
+        for axis in axes:
+            axis.legend()
+        words = f"{trajectory.attrs['activation']}, {trajectory.attrs['source']}, d = {trajectory.attrs['dim']}"
+        figure.suptitle(words, fontsize=11)
+    return figure
+
+
+def fine_tune(trajectory: xr.Dataset) -> Figure:
+    """What merges keep against e of the joint change, and what half a change misses against e/2."""
+    with look():
+        figure, ((left, right),) = sheet(1, 2, 11, 4.4)
+        for number, rate in enumerate(trajectory["rate"].values):
+            one = trajectory.sel(rate=rate)
+            colour, words = COLOURS[number % len(COLOURS)], f"rate {rate:g}"
+            left.plot(one["joint_linearity"].values.ravel(), one["kept"].values.ravel(), "o", color=colour, label=words)
+            right.plot(one["linearity"].values.ravel() / 2, one["half_missed"].values.ravel(), "o", color=colour,
+                       label=words)  # fmt: skip
+        left.axhline(1, color=INK, linewidth=1)
+        left.set(xlabel="e of the joint change", ylabel="share of both gains that is kept", title="Adding two changes")
+        ends = np.array([trajectory["linearity"].min(), trajectory["linearity"].max()]) / 2
+        right.plot(ends, ends, **THEORY, label="second order: e/2")
+        right.set(xlabel="e/2", ylabel="missed, relative to half of the effect", title="Half a change")
+        for axis in (left, right):
+            axis.legend()
     return figure

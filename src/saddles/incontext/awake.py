@@ -33,6 +33,10 @@ NEARBY = 0.1
 EXPLICIT, IMPLICIT = 5_000, 20_000
 """Steps of an explicit solver; a flow that is not at rest by then is stiff, and an implicit one goes on."""
 
+CREEPING = 1e-2
+"""A flow that is not at rest after all explicit steps counts as resting if, at its present rate, the time spent so far
+would bring it this part of the gain: the loss then falls like a power of time, and rests at no finite time."""
+
 LARGEST = 800
 """Most weights for Newton's method and the implicit solver, whose Hessians are dense."""
 
@@ -40,18 +44,23 @@ GONE, PULLED = 1e-2, 1e-3
 """A neuron falls asleep if it makes less than this part of the largest output, and its utility is below zero by this
 part of the first one: at a rest the utility of those that stay is 0."""
 
+LEFT = 1e-6
+"""A neuron that is pulled to zero leaves once the norms give it this part of the largest output, while others still
+flow: a little longer, and its round-off would grow on the other side of zero."""
+
 RTOL = 1e-7
 """Error per step of the flow."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rest:
-    """Where the awake neurons rest; `gone` fell asleep."""
+    """Where the awake neurons rest; `gone` fell asleep, and `left` are their weights as they did."""
 
     theta: np.ndarray
     loss: float
     push: Array
     gone: Int[np.ndarray, " neuron"]
+    left: np.ndarray
     settled: bool
 
 
@@ -60,6 +69,8 @@ class _Flow(eqx.Module):
     loss: Any
     gain: Array
     before: Array
+    first: Array
+    degree: int = eqx.field(static=True)
 
     def total(self, theta: Theta) -> Float[Array, ""]:
         return self.loss(jnp.sum(jax.vmap(self.output)(theta), axis=0))
@@ -77,9 +88,28 @@ def _effort(theta: Theta, slope: Theta) -> Array:
     return jnp.sqrt(jnp.sum(slope**2) * jnp.sum(theta**2))
 
 
+def _leaving(theta: Theta, slope: Theta, args: _Flow) -> Array:
+    """Who is tiny, and pulled to zero: −θ·∇L = κU(θ) is below zero."""
+    size = jnp.sum(theta**2, axis=1) ** (args.degree / 2)
+    utility = -jnp.sum(theta * slope, axis=1) / args.degree
+    return (size > 0) & (size < LEFT * jnp.max(size)) & (utility < -PULLED * args.first * size)
+
+
 def _rested(t: Array, theta: Theta, args: _Flow) -> Array:
     value, slope = jax.value_and_grad(args.total)(theta)
-    return (_effort(theta, slope) <= CALM * args.gain) & (value <= args.before - args.gain / 2)
+    calm = (_effort(theta, slope) <= CALM * args.gain) & (value <= args.before - args.gain / 2)
+    return calm | jnp.any(_leaving(theta, slope, args))
+
+
+@eqx.filter_jit
+def _leavers(theta: Theta, args: _Flow) -> Array:
+    return _leaving(theta, jax.grad(args.total)(theta), args)
+
+
+@eqx.filter_jit
+def _creeps(theta: Theta, args: _Flow, spent: Array) -> Array:
+    value, slope = jax.value_and_grad(args.total)(theta)
+    return (spent * jnp.sum(slope**2) <= CREEPING * args.gain) & (value <= args.before - args.gain / 2)
 
 
 def _nothing(t: Array, theta: Theta, args: _Flow) -> Array:
@@ -113,15 +143,19 @@ def _outputs(output: Any, theta: Theta) -> Array:  # output: an Output
 
 
 @eqx.filter_jit
-def _newton(args: _Flow, theta: Theta, awake: Array) -> tuple[Array, Array]:
-    """Newton step and effort of those awake; flat directions are left as they are."""
-    value = jnp.repeat(awake, theta.shape[1]).astype(theta.dtype)
+def _newton(args: _Flow, theta: Theta) -> tuple[Array, Array]:
+    """Newton step and effort; flat directions are left as they are.
+
+    A weight that is exactly 0 after the flow has never had a slope, and stays 0: round-off of the eigenvectors would
+    grow there in the next flow, into a direction that no neuron awake has.
+    """
+    value = (theta != 0).ravel().astype(theta.dtype)
     slope = jax.grad(args.total)(theta).ravel() * value
     form = jax.hessian(args.total)(theta).reshape(theta.size, theta.size) * value[:, None] * value[None, :]
     values, vectors = jnp.linalg.eigh(form)
     firm = jnp.abs(values) > FIRM * jnp.max(jnp.abs(values))
     inverse = jnp.where(firm, 1 / jnp.where(firm, values, 1.0), 0.0)
-    step = vectors @ (inverse * (vectors.T @ slope))
+    step = value * (vectors @ (inverse * (vectors.T @ slope)))
     return step.reshape(theta.shape), _effort(theta * value.reshape(theta.shape), slope.reshape(theta.shape))
 
 
@@ -141,47 +175,58 @@ def learn(network: Sum, theta: np.ndarray, new: np.ndarray, directions: np.ndarr
     gain = max(0.5 * abs(slope) * fit, 1e-300)
     theta = theta.copy()
     theta[new] = directions * (BEGIN * fit) ** (1 / network.degree)
-    state, small = jnp.asarray(theta), theta.size <= LARGEST
-    args = _Flow(*pair, jnp.asarray(gain), before)
-    moves = np.asarray(_field_once(jnp.asarray(0.0), state, args))[new]
+    args = _Flow(*pair, jnp.asarray(gain), before, jnp.asarray(first), network.degree)
+    moves = np.asarray(_field_once(jnp.asarray(0.0), jnp.asarray(theta), args))[new]
     speed = max(float(np.linalg.norm(moves) / np.linalg.norm(theta[new])), 1e-300)
-    for stiff, steps in ((False, EXPLICIT), (True, IMPLICIT)):
-        edges = np.concatenate([[0.0], np.cumsum(2.0 ** np.arange(31)) / speed])
-        done = solve(_field, state, edges, args=args, observe=_nothing, halt=_rested, rtol=RTOL, atol=RTOL * 1e-2,
-                     stiff=stiff, max_steps=steps, title="awake neurons")  # fmt: skip
-        state = done.state
-        if done.halted or not small:
-            break
-    rest, gone = _fall_asleep(network, np.asarray(state), first)
-    rest = _polish(args, rest) if small else rest
+    state, left, settled = _flow(args, theta, speed)
+    small = _small(network, state, first)
+    left[small] = state[small]
+    state[small] = 0.0
+    rest = _polish(args, state) if theta.size <= LARGEST else state
     _, value, push = look(pair, jnp.asarray(rest))
-    return Rest(rest, float(value), push, gone, done.halted)
+    gone = np.flatnonzero(left.any(axis=1))
+    return Rest(rest, float(value), push, gone, left[gone], settled)
+
+
+def _flow(args: _Flow, theta: np.ndarray, speed: float) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Weights at the rest of the flow, those of neurons that left on the way, and whether it came to rest."""
+    edges = np.concatenate([[0.0], np.cumsum(2.0 ** np.arange(31)) / speed])
+    left, settled, phase = np.zeros_like(theta), False, 0
+    while not settled and phase < (2 if theta.size <= LARGEST else 1):
+        done = solve(_field, jnp.asarray(theta), edges, args=args, observe=_nothing, halt=_rested, rtol=RTOL,
+                     atol=RTOL * 1e-2, stiff=phase == 1, max_steps=(EXPLICIT, IMPLICIT)[phase],
+                     title="awake neurons")  # fmt: skip
+        theta = np.array(done.state)
+        out = np.asarray(_leavers(done.state, args))
+        if out.any():  # the others go on without them
+            left[out], theta[out] = theta[out], 0.0
+            continue
+        settled = done.halted or bool(_creeps(done.state, args, jnp.asarray(done.end)))
+        phase += 1
+    return theta, left, settled
 
 
 def _polish(args: _Flow, theta: np.ndarray) -> np.ndarray:
     """Newton's method, as long as it comes nearer to rest."""
     norms = np.linalg.norm(theta, axis=1)
-    awake = jnp.asarray(norms > 0)
-    step, effort = _newton(args, jnp.asarray(theta), awake)
+    step, effort = _newton(args, jnp.asarray(theta))
     for _ in range(NEWTON_STEPS):
         step = np.asarray(step)
         if effort <= POLISHED * args.gain or (np.linalg.norm(step, axis=1) > NEARBY * norms).any():
             break
-        next_step, next_effort = _newton(args, jnp.asarray(theta - step), awake)
+        next_step, next_effort = _newton(args, jnp.asarray(theta - step))
         if not next_effort < effort:
             break
         theta, step, effort = theta - step, next_step, next_effort
     return theta
 
 
-def _fall_asleep(network: Sum, theta: np.ndarray, first: float) -> tuple[np.ndarray, np.ndarray]:
+def _small(network: Sum, theta: np.ndarray, first: float) -> Int[np.ndarray, " neuron"]:
+    """Who has nearly returned to zero, and is pulled there."""
     rows = np.asarray(_outputs(network.output, jnp.asarray(theta)))
     made = np.sqrt(np.sum(rows.reshape(len(theta), -1) ** 2, axis=1))
     _, _, push = look((network.output, network.loss), jnp.asarray(theta))
     norms = np.linalg.norm(theta, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         utility = np.sum(np.asarray(push) * rows, axis=tuple(range(1, rows.ndim))) / norms**network.degree
-    gone = np.flatnonzero((norms > 0) & (made < GONE * made.max()) & (utility < -PULLED * first))
-    theta = theta.copy()
-    theta[gone] = 0.0
-    return theta, gone
+    return np.flatnonzero((norms > 0) & (made < GONE * made.max()) & (utility < -PULLED * first))

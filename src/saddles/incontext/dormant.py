@@ -60,8 +60,8 @@ class Sleep(Protocol):
         """A neuron's unit direction."""
         ...
 
-    def lie_down(self, neuron: int, direction: Vector) -> None:
-        """A neuron that was awake has returned to zero."""
+    def lie_down(self, neuron: int, weights: Vector) -> None:
+        """A neuron that was awake is pulled back to zero, from these weights."""
         ...
 
 
@@ -145,7 +145,7 @@ class LinearSleep:
         theta = self.basis @ (self.signs[neuron] * np.exp(logs - logs.max()))
         return theta / np.linalg.norm(theta)
 
-    def lie_down(self, neuron: int, direction: Vector) -> None:
+    def lie_down(self, neuron: int, weights: Vector) -> None:
         """Its logarithms have been followed while it was awake, and it goes on from them."""
 
 
@@ -255,7 +255,11 @@ class CurvedSleep:
     def direction(self, neuron: int) -> Vector:
         return self.bars[neuron]
 
-    def lie_down(self, neuron: int, direction: Vector) -> None:
-        """It begins anew at the size of its start: how far it shrank is not known beyond degree two."""
-        self.bars[neuron] = direction
-        self.levels[neuron] = np.log(np.linalg.norm(self.network.start[neuron])) + self.network.log_scale
+    def lie_down(self, neuron: int, weights: Vector) -> None:
+        """It goes on from there: d‖θ‖/dt = κU‖θ‖^(κ−1) with U < 0 makes it shrink like t^(−1/(κ−2)) for κ > 2.
+
+        On a plateau of a length of order s^(2−κ), s being the first size, it comes down to the order of s, wherever it
+        began. Its direction is that of the flow's end; what is conserved beside it, of the order of s², is not known.
+        """
+        size = float(np.linalg.norm(weights))
+        self.bars[neuron], self.levels[neuron] = weights / size, np.log(size)

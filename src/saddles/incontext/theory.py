@@ -29,6 +29,9 @@ from saddles.solvers.two_layer import Matrix
 BEFORE = 1e-9
 """A prediction without `times` is saved this part before each jump, so that a line through its points is a stair."""
 
+BELOW = 0.999
+"""A neuron that falls asleep begins at most at this part of the norm at which neurons wake."""
+
 
 @arguments_explained
 @dataclass(frozen=True)
@@ -136,9 +139,11 @@ def _alternate(network: Sum, theory: AlternatingFlows) -> _Run:
                 )
                 break
             awake[who], awake[rest.gone] = True, False
-            theta[who] = directions
-            for i in rest.gone:
-                sleep.lie_down(int(i), theta[i] / np.linalg.norm(theta[i]))
+            theta[who] = theory.norm * directions
+            for i, left in zip(rest.gone, rest.left, strict=True):
+                # A drop takes no time here, so what it shrank meanwhile is not counted: it would be counted twice.
+                size = BELOW * min(float(np.linalg.norm(theta[i])), theory.norm)
+                sleep.lie_down(int(i), size * left / np.linalg.norm(left))
             theta, push = rest.theta, rest.push
             total = np.asarray(look(pair, jnp.asarray(theta))[0])
             row = (rest.loss, int(who[0]), int(awake.sum()), len(rest.gone), directions[0], total)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from saddles.margin import low_rank as low_rank
     from saddles.margin import text as text
     from saddles.margin.assumptions import check_assumptions as check_assumptions
     from saddles.margin.attention import AttentionFlow as AttentionFlow
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from saddles.margin.certificate import InfeasibleError as InfeasibleError
     from saddles.margin.convex import max_margin as max_margin
     from saddles.margin.convex import solve as solve
+    from saddles.margin.low_rank import RankConstrained as RankConstrained
+    from saddles.margin.low_rank import low_rank_margin as low_rank_margin
     from saddles.margin.method import MarginFlow as MarginFlow
     from saddles.margin.model import AttentionModel as AttentionModel
     from saddles.margin.model import DiagonalAttention as DiagonalAttention

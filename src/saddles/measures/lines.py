@@ -1,9 +1,11 @@
-"""A straight line through points, and how sure its slope is."""
+"""A straight line through points, and how sure its slope is; whether two orders agree."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from saddles.protocols import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -26,3 +28,18 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> Line:
     half = float(student.ppf(0.975, len(x) - 2)) * line.stderr
     numbers = (line.slope, line.intercept, line.slope - half, line.slope + half, line.rvalue**2)
     return Line(*(float(number) for number in numbers))
+
+
+def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
+    """Spearman's ρ: 1 where both have the same order, −1 where the order is reversed; equal values share their rank.
+
+    Args:
+        one, other: of the same things, as many of each.
+    """
+    return float(np.corrcoef(_ranks(one), _ranks(other))[0, 1])
+
+
+def _ranks(values: ArrayLike) -> np.ndarray:
+    flat = np.asarray(values, dtype=float).ravel()
+    _, place, count = np.unique(flat, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[place]

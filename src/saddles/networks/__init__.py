@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from saddles.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from saddles.networks.deep import follow_deep as follow_deep
     from saddles.networks.diagram import phase_diagram as phase_diagram
     from saddles.networks.heads import adam_start as adam_start
     from saddles.networks.heads import closure as closure

@@ -80,6 +80,11 @@ def optimiser_of(name: str, model: nn.Module, rate: float) -> torch.optim.Optimi
     return {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[name](model.parameters(), lr=rate, fused=True)
 
 
+def copied(model: nn.Module) -> State:
+    """A copy of the parameters, where they are."""
+    return {name: part.detach().clone() for name, part in model.named_parameters()}
+
+
 def state_of(model: nn.Module) -> State:
     """A copy of the parameters, on the CPU."""
     return {name: part.detach().to("cpu", copy=True) for name, part in model.named_parameters()}

@@ -1,6 +1,5 @@
 """Lazy or active, for two checkpoints of a language model and a file of text: what `saddles regime` computes."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,10 +7,11 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from saddles.errors import SaddlesError
+from saddles.errors import SaddlesError, first_line
 from saddles.networks.heads import closure, invariants
 from saddles.networks.lazy_or_active import regime
 from saddles.probe.weights.checkpoints import Source, Weights, open_weights
+from saddles.probe.weights.described import guarded, settings_of, tokens_of_text
 from saddles.training.processes import device
 from saddles.transformers.text import load_text
 
@@ -59,19 +59,31 @@ def _model(weights: Weights) -> nn.Module:
     kind = weights.config.get("model_type")
     if not kind:
         raise SaddlesError(f"{weights.place} has no config.json that says its model_type. Put it beside the weights.")
-    settings = {
-        key: value for key, value in weights.config.items() if key not in ("model_type", "torch_dtype", "dtype")
-    }
+    settings = settings_of(weights.config)
+    settings = {key: value for key, value in settings.items() if key not in ("model_type", "torch_dtype", "dtype")}
     try:
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(str(kind), **settings))
-    except (ValueError, KeyError, TypeError) as error:
-        first = str(error).splitlines()[0]
-        raise SaddlesError(f"{weights.place} is not a language model that transformers can build ({first}).") from error
+        with guarded(settings, len(weights.shapes)):
+            config = AutoConfig.for_model(str(kind), **settings)
+            with torch.device("meta"):  # first without memory: the config may describe something far larger
+                empty = AutoModelForCausalLM.from_config(config)
+            _check_fits(empty, weights)
+            model = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # of settings that make no sense, transformers raises anything
+        raise SaddlesError(
+            f"{weights.place} is not a language model that transformers can build ({first_line(error)})."
+        ) from error
     return model.float().eval().to(device())
 
 
-def _state(weights: Weights, model: nn.Module) -> dict[str, Tensor]:
-    """The model's parameters as stored; a folder without the prefix of the whole model is read too."""
+def _check_fits(model: nn.Module, weights: Weights) -> None:
+    for name, stored in _stored_names(model, weights).items():
+        shape = tuple(model.get_parameter(name).shape)
+        if weights.shapes[stored] != shape:
+            raise SaddlesError(f"{stored} is {weights.shapes[stored]} there, and {shape} by its config.json")
+
+
+def _stored_names(model: nn.Module, weights: Weights) -> dict[str, str]:
+    """Parameter -> its name in the file; a folder without the prefix of the whole model is read too."""
     prefix = getattr(model, "base_model_prefix", "")
     found = {}
     for name, _ in model.named_parameters():
@@ -80,15 +92,21 @@ def _state(weights: Weights, model: nn.Module) -> dict[str, Tensor]:
             raise SaddlesError(
                 f"{weights.place} has no {name}. Both must be checkpoints of the model in its config.json."
             )
-        found[name] = weights.read(stored)
+        found[name] = stored
     return found
+
+
+def _state(weights: Weights, model: nn.Module) -> dict[str, Tensor]:
+    """The model's parameters as stored."""
+    return {name: weights.read(stored) for name, stored in _stored_names(model, weights).items()}
 
 
 def _tokens(weights: Weights, model: nn.Module, data: str, samples: int, length: int) -> Tensor:
     vocabulary = int(model.get_input_embeddings().weight.shape[0])  # pyright: ignore[reportCallIssue]
     folder = Path(weights.place) if Path(weights.place).is_dir() else Path(weights.place).parent
     if any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
-        tokens = _own_tokens(folder, data)
+        raw = load_text(data, units="bytes", most=1_000_000).train.astype("uint8").tobytes()
+        tokens = torch.as_tensor(tokens_of_text(folder, raw.decode("utf-8", errors="replace"), vocabulary))
     elif vocabulary in UNITS:
         tokens = torch.as_tensor(load_text(data, units=UNITS[vocabulary], most=16 * samples * length).train)
     else:
@@ -100,14 +118,6 @@ def _tokens(weights: Weights, model: nn.Module, data: str, samples: int, length:
     length = min(length, len(tokens), int(getattr(model.config, "max_position_embeddings", length) or length))
     rows = min(samples, len(tokens) // length)
     return tokens[: rows * length].reshape(rows, length)
-
-
-def _own_tokens(folder: Path, data: str) -> Tensor:
-    from transformers import AutoTokenizer
-
-    raw = load_text(data, units="bytes", most=1_000_000).train.astype("uint8").tobytes()
-    tokenizer = AutoTokenizer.from_pretrained(os.fspath(folder), local_files_only=True)
-    return torch.as_tensor(tokenizer(raw.decode("utf-8", errors="replace"))["input_ids"])
 
 
 def verdict(whole: xr.Dataset) -> str:

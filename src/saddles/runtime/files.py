@@ -181,14 +181,18 @@ def _same_file(descriptor: int, place: Path) -> bool:
 
 
 def refuse_links(folder: Path, what: str = "a stored trajectory") -> None:
-    """Refuse a folder with links inside: they lead out of it, and hide what they lead to."""
+    """Refuse a folder with links inside, which lead out of it, and with pipes or devices, which may never end."""
     for place, below, files in os.walk(folder):
         for name in (*below, *files):
-            if os.path.islink(os.path.join(place, name)):
+            found = os.path.join(place, name)
+            if os.path.islink(found):
                 raise SaddlesError(
-                    f"{os.path.join(place, name)} is a link, and {what} may not have links inside. "
-                    "Put the file or folder itself there."
+                    f"{found} is a link, and {what} may not have links inside. Put the file or folder itself there."
                 )
+        for name in files:
+            found = os.path.join(place, name)
+            if os.path.lexists(found) and not os.path.isfile(found):  # it may be gone since: a sweep goes on writing
+                raise SaddlesError(f"{found} is not a file, and {what} has files only. Remove it.")
 
 
 LOCK = ".lock"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,10 @@ def read_record(file: Path, types: Types, hint: str) -> dict[str, Any]:
         FileNotFoundError, NotADirectoryError: there is none.
     """
     try:
-        if file.stat().st_size > MOST_BYTES:
+        state = file.stat()
+        if not stat.S_ISREG(state.st_mode):  # reading a pipe may never end
+            raise SaddlesError(f"{file} is not a file. {hint}.")
+        if state.st_size > MOST_BYTES:
             raise SaddlesError(f"{file} is too large to be a record of a run. {hint}.")
         return parse_record(file.read_bytes(), str(file), types, hint)
     except (FileNotFoundError, NotADirectoryError):

@@ -2,6 +2,7 @@
 
 from saddles.concepts.experiments import (
     breakdown,
+    depth,
     figure_5,
     figure_7,
     figure_10,
@@ -27,6 +28,7 @@ EXPERIMENTS = [
     orders.FIGURE_12,
     memorisation.FIGURE_13,
     memorisation.FIGURE_14,
+    depth.EXPERIMENT,
     theory_vs_sgd.EXPERIMENT,
     breakdown.EXPERIMENT,
     pivot_law.EXPERIMENT,

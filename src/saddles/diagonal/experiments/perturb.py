@@ -1,4 +1,4 @@
-"""Figures 10 and 11: a flow at α = 1e-32 is perturbed where it stands, and followed on.
+"""Figures 10 and 11: a flow at α = 1e-32 is perturbed where it stands, and trained on, by the flow and by SGD.
 
 An epoch is gradient time 1 (a full-batch step with η = 1). u and v of every coordinate whose weight
 exceeds 1e-5 get independent noise; the others keep their place in log-scale coordinates.
@@ -10,6 +10,11 @@ of 1,000 epochs the relative distance has fallen to a tenth of what the perturba
 Claim of figure-11 (Assumption 4.5, weights perturbed as a coordinate becomes active end at the same point) and its
 threshold: noise of standard deviation 1e-2 on weights of order 1 moves β by about 2 %; the same endpoint means a
 relative distance of at most 1 %, half of the perturbation itself, on the plateaus of the second 500 of 1,000 epochs.
+
+The paper goes on with SGD. Here both runs, with and without the noise, see the same batches, so that what is left of
+their distance comes from the perturbation; the thresholds are those of the flow.
+SGD never rests, so that its plateaus are those of the two flows from the same points; where one of its own transitions
+comes at another time than the flow's, the median over the plateau leaves it out.
 """
 
 from dataclasses import dataclass
@@ -29,6 +34,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UNIT = "epochs after the perturbation"
+
+RATE, BATCH = 0.25, 20
+"""Learning rate of SGD, that of figure-2, and sequences in a step."""
+
+RUNS = ("beta", "perturbed_beta", "sgd_beta", "perturbed_sgd_beta")
+"""What is kept of the weights after each perturbation: by the flow and by SGD."""
+
+WAYS = {"": "", "sgd_": ", trained on with SGD"}
+"""How training goes on: what names of variables begin with, and words of a claim."""
 
 MOVING = 1e-4
 """Weights that move by more than this part of their norm per epoch are in a transition."""
@@ -57,8 +71,8 @@ def perturbed_runs(settings: Settings, seed: int, noise: float, at_activation: b
         at_activation: start where a coordinate has just exceeded 1e-5, else at random times after the
             first predicted stage.
 
-    Returns `beta` and `perturbed_beta` (time, start, coordinate), time in epochs after the perturbation, and
-    `started` (start), the rescaled time of it.
+    Returns `beta` and `perturbed_beta` (time, start, coordinate), time in epochs after the perturbation, the same two
+    of SGD, and `started` (start), the rescaled time of it.
     """
     model = diagonal.AttentionHead(settings.dim, log_alpha=log_alpha(settings.decades))
     task = diagonal.TeacherStudent(model, settings.samples, settings.tokens, seed)
@@ -72,14 +86,19 @@ def perturbed_runs(settings: Settings, seed: int, noise: float, at_activation: b
         chosen = np.sort(draw.uniform(begin, end, size=settings.times))
     base = simulate(model, task, diagonal.Flow(), times=chosen, seed=seed)
     clock = np.linspace(0.0, settings.epochs, settings.points)
-    apart = partial(diagonal.perturbed_flows, model, task, clock=clock, noise=noise, draw=draw, seed=seed)
-    pairs = [apart(log_scale) for log_scale in base["log_scale"].values]
+    sgd = diagonal.Descent(RATE, int(np.ceil(settings.epochs / RATE)), min(BATCH, settings.samples))
+    again = [[np.random.default_rng([seed, 45, number]) for number in range(len(chosen))] for _ in range(2)]
+    apart = partial(diagonal.perturbed_flows, model, task, clock=clock, noise=noise, seed=seed)
+    pairs = [apart(row, draw=draw) for row, draw in zip(base["log_scale"].values, again[0], strict=True)]
+    flows = [np.stack([pair[k] for pair in pairs], axis=1) for k in (0, 1)]
+    descents = diagonal.perturbed_descents(
+        model, task, base["log_scale"].values, clock=clock, noise=noise, draws=again[1], method=sgd, seed=seed
+    )
+    curves: dict[str, Variable] = {
+        name: (("time", "start", "coordinate"), run) for name, run in zip(RUNS, [*flows, *descents], strict=True)
+    }
     return make_trajectory(
-        {
-            "beta": (("time", "start", "coordinate"), np.stack([pair[0] for pair in pairs], axis=1)),
-            "perturbed_beta": (("time", "start", "coordinate"), np.stack([pair[1] for pair in pairs], axis=1)),
-            "started": (("start",), chosen),
-        },
+        curves | {"started": (("start",), chosen)},
         clock,
         unit=UNIT,
         coords={"family": ("coordinate", np.array(model.families))},
@@ -100,7 +119,7 @@ def run_seeds(settings: Settings, context: Context, noise: float, at_activation:
     if len(parts) == 1:
         return parts[0]
     variables: dict[str, Variable] = {}
-    for name in ("beta", "perturbed_beta"):
+    for name in RUNS:
         rows = np.concatenate([part[name].values for part in parts], axis=1)
         variables[name] = (("time", "start", "coordinate"), rows)
     variables["started"] = (("start",), np.concatenate([part["started"].values for part in parts]))
@@ -120,65 +139,85 @@ def run_figure_11(settings: Settings, context: Context) -> Trajectory:
     return run_seeds(settings, context, 0.01, at_activation=True)
 
 
-def elsewhere(trajectory: Trajectory) -> np.ndarray:
-    """The last distances of `distances` where the flow from the next instant stands for the perturbed one: the null."""
-    return distances(trajectory.assign(perturbed_beta=trajectory["beta"].roll(start=1, roll_coords=False)))[1]
+def elsewhere(trajectory: Trajectory, way: str = "") -> np.ndarray:
+    """The last distances of `distances` where training from the next instant stands for the perturbed one: the null."""
+    moved = trajectory[f"{way}beta"].roll(start=1, roll_coords=False)
+    return distances(trajectory.assign({f"perturbed_{way}beta": moved}), way)[1]
 
 
-def distances(trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+def distances(trajectory: Trajectory, way: str = "") -> tuple[np.ndarray, np.ndarray]:
     """‖perturbed − unperturbed‖ / ‖unperturbed‖ at the start and, as a median over the second half, at the end.
 
-    Instants in a transition of either run are left out, because the noise may shift it a little in time: there the
+    Instants in a transition of either flow are left out, because the noise may shift it a little in time: there the
     weights move by more than 1e-4 of their norm per epoch. NaN where no instant is left.
+
+    Args:
+        way: "" for the flow, "sgd_" for SGD.
     """
-    rows = [trajectory[name].transpose("time", "start", "coordinate").values for name in ("beta", "perturbed_beta")]
-    size = np.maximum(np.linalg.norm(rows[0], axis=2), 1e-12)
-    ratio = np.linalg.norm(rows[1] - rows[0], axis=2) / size
-    spacing = np.diff(trajectory["time"].values)[:, None]
-    moves = np.maximum(*(np.linalg.norm(np.diff(row, axis=0), axis=2) for row in rows)) / spacing / size[1:]
-    half = len(ratio) // 2
-    rest = moves[half - 1 :] <= MOVING
+    rest, half = _plateaus(trajectory)
+    plain, moved = (_rows(trajectory, name) for name in (f"{way}beta", f"perturbed_{way}beta"))
+    ratio = np.linalg.norm(moved - plain, axis=2) / np.maximum(np.linalg.norm(plain, axis=2), 1e-12)
     last = [np.median(ratio[half:, i][rest[:, i]]) if rest[:, i].any() else np.nan for i in range(ratio.shape[1])]
     return ratio[0], np.array(last)
 
 
+def _plateaus(trajectory: Trajectory) -> tuple[np.ndarray, int]:
+    """Whether both flows rest at the instants of the second half, (instant, start), and where it begins."""
+    rows = [_rows(trajectory, name) for name in RUNS[:2]]
+    size = np.maximum(np.linalg.norm(rows[0], axis=2), 1e-12)
+    spacing = np.diff(trajectory["time"].values)[:, None]
+    moves = np.maximum(*(np.linalg.norm(np.diff(row, axis=0), axis=2) for row in rows)) / spacing / size[1:]
+    half = len(size) // 2
+    return moves[half - 1 :] <= MOVING, half
+
+
+def _rows(trajectory: Trajectory, name: str) -> np.ndarray:
+    return trajectory[name].transpose("time", "start", "coordinate").values
+
+
 def claims_figure_10(trajectory: Trajectory, size: str) -> list[Claim]:
-    """Judge the return."""
-    first, last = distances(trajectory)
-    seen = np.isfinite(last)
-    return [
-        check(
-            "Perturbed weights return to the unperturbed ones: "
-            "distance on the plateaus of the second 500 epochs over the first",
-            paper=PAPER,
-            where="Figure 10, Assumption 4.4",
-            values=last[seen] / first[seen],
-            relation="<=",
-            threshold=0.1,
-            size=size,
-            null=(elsewhere(trajectory) / first)[np.isfinite(elsewhere(trajectory))],
-            against="the flow from another instant",
+    """Judge the return, by the flow and by SGD."""
+    result = []
+    for way, words in WAYS.items():
+        first, last = distances(trajectory, way)
+        null = elsewhere(trajectory, way) / first
+        result.append(
+            check(
+                f"Perturbed weights return to the unperturbed ones{words}: "
+                "distance on the plateaus of the second 500 epochs over the first",
+                paper=PAPER,
+                where="Figure 10, Assumption 4.4",
+                values=(last / first)[np.isfinite(last)],
+                relation="<=",
+                threshold=0.1,
+                size=size,
+                null=null[np.isfinite(null)],
+                against="training from another instant",
+            )
         )
-    ]
+    return result
 
 
 def claims_figure_11(trajectory: Trajectory, size: str) -> list[Claim]:
-    """Judge the endpoints."""
-    last, other = distances(trajectory)[1], elsewhere(trajectory)
-    return [
-        check(
-            "Weights perturbed at the start of a stage end where they would have: "
-            "relative distance on the plateaus of the second 500 epochs",
-            paper=PAPER,
-            where="Figure 11, Assumption 4.5",
-            values=last[np.isfinite(last)],
-            relation="<=",
-            threshold=0.01,
-            size=size,
-            null=other[np.isfinite(other)],
-            against="the flow from another instant",
+    """Judge the endpoints, by the flow and by SGD."""
+    result = []
+    for way, words in WAYS.items():
+        last, other = distances(trajectory, way)[1], elsewhere(trajectory, way)
+        result.append(
+            check(
+                f"Weights perturbed at the start of a stage end where they would have{words}: "
+                "relative distance on the plateaus of the second 500 epochs",
+                paper=PAPER,
+                where="Figure 11, Assumption 4.5",
+                values=last[np.isfinite(last)],
+                relation="<=",
+                threshold=0.01,
+                size=size,
+                null=other[np.isfinite(other)],
+                against="training from another instant",
+            )
         )
-    ]
+    return result
 
 
 def figure(trajectory: Trajectory) -> "Figure":
@@ -192,7 +231,7 @@ SIZES = {
         5, Settings(dim=5, samples=60, tokens=5, stages=5, decades=32, epochs=1000, times=2, points=61, seeds=1)
     ),
     "laptop": Size(
-        40, Settings(dim=10, samples=200, tokens=10, stages=10, decades=32, epochs=1000, times=5, points=121, seeds=2)
+        40, Settings(dim=10, samples=200, tokens=10, stages=10, decades=32, epochs=1000, times=2, points=121, seeds=2)
     ),
     "gpu": Size(10, _PAPER),
     "paper": Size(300, _PAPER),

@@ -64,7 +64,9 @@ def compute(view: InContext, draft: bool = False) -> Results:
     model, task = _pieces(*_key(view)[:-1])
     times = around(predicted, view.decades)
     return {
-        "measured": simulate(model, task, incontext.GradientFlow(rtol=RTOL), times=times, seed=view.seed),
+        "measured": simulate(
+            model, task, incontext.GradientFlow(rtol=RTOL), times=times, seed=view.seed, keep=["weights"]
+        ),
         "predicted": predicted,
     }
 
@@ -77,7 +79,7 @@ def code(view: InContext) -> str:
         f"incontext.Regression({view.ratio!r} ** numpy.arange({view.dim}), {view.prompt})\n"
         f"predicted = predict(model, task, incontext.AlternatingFlows({view.dim}), seed={view.seed}); "
         f"measured = simulate(model, task, incontext.GradientFlow(rtol={RTOL!r}), "
-        f"times=around(predicted, {view.decades!r}), seed={view.seed})\n"
+        f"times=around(predicted, {view.decades!r}), seed={view.seed}, keep=['weights'])\n"
     )
 
 
@@ -93,7 +95,7 @@ def marks(view: InContext, results: Results) -> list[float]:
 
 
 def panels(view: InContext, results: Results) -> list[Panel]:
-    """Loss, strengths of the directions, size of the heads, the matrix, and answers."""
+    """Loss, strengths of the directions, size and directions of the heads, the matrix, one prompt, and answers."""
     measured = results["measured"]
     row = _row(view, measured)
     now = [draw.upright(float(measured["time"][row]), "", "#D55E00")] if view.instant < 1 else []
@@ -101,6 +103,8 @@ def panels(view: InContext, results: Results) -> list[Panel]:
         replace(_loss(measured, results["predicted"], now), wide=True),
         _directions(measured, now),
         _heads(measured, now),
+        _pointing(measured, row),
+        _prompt(view, measured, row),
         _answers(view, measured, row),
         _matrix(measured, row),
     ]
@@ -160,6 +164,46 @@ def _heads(measured: xr.Dataset, shapes: list[draw.Json]) -> Panel:
     words = f"The part of each of {rows.shape[1]} heads over gradient time; {len(awake)} of them are awake at the end."
     layout = draw.layout("gradient time", "norm of the head's part of M", shapes=shapes)
     return Panel("Heads", words, data, layout)
+
+
+def _pointing(measured: xr.Dataset, row: int) -> Panel:
+    """Which direction of the inputs each head's key looks for: Λ is diagonal, so its squared entries are the shares."""
+    keys, values = measured["key"].values[row, :, :, 0], measured["eigenvalue"].values
+    shares = keys**2 / np.sum(keys**2, axis=1, keepdims=True)
+    heads = [f"head {i + 1}" for i in range(len(shares))]
+    data = [draw.heat(shares[::-1], [f"{value:.2g}" for value in values], heads[::-1], zmin=0, zmax=1,
+                      colorscale="Blues", xgap=2, ygap=2,
+                      hovertemplate="%{y}, λ = %{x}: %{z:.2f}<extra></extra>")]  # fmt: skip
+    found = int((shares.max(axis=1) > 0.9).sum())
+    when = float(measured["time"][row])
+    words = f"Where each head's key points at gradient time {when:.4g}: {found} of {len(shares)} along one direction."
+    flat = {"type": "category", "showgrid": False}
+    return Panel("Directions of the heads at this instant", words, data,
+                 draw.layout("λ of the inputs' direction", "", x=flat, y=flat), waits=True)  # fmt: skip
+
+
+def _prompt(view: InContext, measured: xr.Dataset, row: int) -> Panel:
+    """One prompt: the weights w that fit its pairs, and those that the model reads from it, Mᵀβ."""
+    _, task = _pieces(*_key(view)[:-1])
+    one = task.draw(1, view.seed)
+    inputs, outputs = one.inputs[0], one.outputs[0]
+    right = np.linalg.lstsq(inputs, outputs, rcond=None)[0]
+    read = measured["matrix"].values[row].T @ (outputs @ inputs) / view.prompt
+    told, true = float(read @ one.query[0]), float(one.answer[0])
+    names = [f"{value:.2g}" for value in measured["eigenvalue"].values]
+    data = [
+        draw.bars(names, weights, [shade] * len(names), name=name, showlegend=True)
+        for weights, shade, name in (
+            (right, draw.FAINT, f"that fit the prompt: answer {true:.2f}"),
+            (read, draw.colour(0), f"that the model reads: answer {told:.2f}"),
+        )
+    ]
+    words = (
+        f"Weights that fit one prompt of {view.prompt} pairs, and those that the model reads from it at this instant; "
+        f"it answers {told:.2f} to the query, {true:.2f} is right."
+    )
+    layout = draw.layout("λ of the inputs' direction", "weight w", x={"type": "category"}, barmode="group")
+    return Panel("One prompt, read at this instant", words, data, layout, waits=True)
 
 
 def _answers(view: InContext, measured: xr.Dataset, row: int) -> Panel:

@@ -3,11 +3,13 @@
 from typing import Any
 
 from saddles.core.experiment import Experiment
-from saddles.networks.experiments import closure, invariants, linearised, phase_diagram
+from saddles.networks.experiments import closure, depth, fine_tune, invariants, linearised, phase_diagram
 
 EXPERIMENTS: list[Experiment[Any]] = [
     phase_diagram.EXPERIMENT,
+    depth.EXPERIMENT,
     linearised.EXPERIMENT,
     invariants.EXPERIMENT,
     closure.EXPERIMENT,
+    fine_tune.EXPERIMENT,
 ]

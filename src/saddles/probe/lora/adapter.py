@@ -16,7 +16,8 @@ from saddles.probe.lora.peft_files import PREFIX, write_adapter
 from saddles.probe.lora.plan import LoraPlan, ModuleRank, root
 from saddles.probe.lora.planning import finite_norm
 from saddles.probe.lora.running import open_pair
-from saddles.probe.lora.truncation import Factors, Truncation
+from saddles.probe.lora.skeleton import takes_fast_path
+from saddles.probe.lora.truncation import Factors, Truncation, requantised
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import misfit
 from saddles.runtime.files import refuse_existing
@@ -24,6 +25,11 @@ from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_FAST_PATH = (
+    "In evaluation torch computes its TransformerEncoderLayer past PEFT's adapters. Call merge_and_unload(), or "
+    "torch.backends.mha.set_fastpath_enabled(False), before the model is used."
+)
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -39,6 +45,8 @@ class Extraction:
         parameters: numbers in the file, padding and what is saved whole included.
         dropped: what the target's loader rejects and the plan would carry.
         loaded: whether PEFT loaded it back; it cannot where the model's class is not known.
+        notes: what whoever loads it must know, one sentence each.
+        requantised: ‖Q(W₀ + BA) − W₀ − BA‖_F over its modules, where Q quantised the base; else 0.
     """
 
     folder: Path
@@ -47,6 +55,8 @@ class Extraction:
     parameters: int = 0
     dropped: tuple[str, ...] = ()
     loaded: bool = False
+    requantised: float = 0.0
+    notes: tuple[str, ...] = ()
 
     def table(self) -> "pd.DataFrame":
         """The plan's table for the carried modules, with the measured error beside the predicted one."""
@@ -86,18 +96,22 @@ def lora_extract(
     if dtype not in TYPES:
         raise SaddlesError.must_be("dtype", f"one of {', '.join(TYPES)}", dtype)
     settings = plan.settings(target)
-    truncation = open_pair(base, tuned, data, plan.leading, device, any(row.embedding for row in plan.modules))
+    special = [any(row.embedding for row in plan.modules), any(row.in_proj for row in plan.modules)]
+    truncation = open_pair(base, tuned, data, plan.leading, device, *special)
     pairs, early, late = truncation.pairs, truncation.early, truncation.late
     _check_plan(plan, {one.module: one for one in pairs.targets}, late, data is not None)
-    tensors, errors = _factors(plan, truncation, settings, TYPES[dtype], None if target == "peft" else settings["r"])
+    tensors, errors, again = _factors(
+        plan, truncation, settings, TYPES[dtype], None if target == "peft" else settings["r"]
+    )
     if target == "peft":
         tensors |= _whole(plan, pairs, late)
     place = early.config.get("_name_or_path") if early.model is not None else early.place
     # PEFT cannot load what must be a parameter to it and is written as a module for others.
     model = None if target != "peft" and any(row.by_parameter for row in plan.carried) else pairs.skeleton.model
     write_adapter(folder, tensors, {"base_model_name_or_path": place or None, **settings}, model)
+    notes = (_FAST_PATH,) if takes_fast_path(pairs.skeleton.model, list(errors)) else ()
     count = sum(tensor.numel() for tensor in tensors.values())
-    return Extraction(folder, plan, errors, count, _dropped(plan, target), model is not None)
+    return Extraction(folder, plan, errors, count, _dropped(plan, target), model is not None, again, notes)
 
 
 def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights, weighted: bool) -> None:
@@ -116,8 +130,8 @@ def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights, weigh
 
 def _factors(
     plan: LoraPlan, truncation: Truncation, settings: dict[str, Any], dtype: torch.dtype, pad: int | None
-) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Factors of all modules by their names in the file, and ‖ΔW − BA‖_F as stored, by module."""
+) -> tuple[dict[str, Tensor], dict[str, float], float]:
+    """Factors of all modules by their names in the file, ‖ΔW − BA‖_F as stored by module, and `requantised`."""
     # Gflop of the Gram product and of four passes over ΔW (Lanczos, projection, error): only their ratios matter.
     work = {
         row.module: 2e-9
@@ -127,13 +141,14 @@ def _factors(
         * (min(row.inputs, row.outputs) + 4 * row.rank)
         for row in plan.carried
     }
-    rows = {row.module: row for row in plan.carried if pad is None or not (row.experts or row.embedding)}
-    homes = places([m for m, row in rows.items() if row.experts], truncation.pairs.skeleton.shapes)
-    tensors, errors = {}, {}
+    rows = {row.module: row for row in plan.carried if pad is None or not row.only_peft}
+    homes = places([m for m, row in rows.items() if row.experts or row.in_proj], truncation.pairs.skeleton.shapes)
+    tensors, errors, again = {}, {}, []
     with bar("factors of ΔW, by module", sum(work.values())) as progress:
         for one, found in truncation.factors({module: row.rank for module, row in rows.items()}):
             stored = [Factors(part.change, part.left.to(dtype), part.right.to(dtype)) for part in found]
             errors[one.module] = root(misfit(part.change, part.left, part.right) for part in stored)
+            again.append(requantised(one, stored, truncation.early))
             parts = _parts(one, stored, pad or rows[one.module].rank)
             if settings["lora_bias"]:  # PEFT wants one for every module or for none
                 bias = _bias(rows[one.module], one, truncation.early, truncation.late)
@@ -141,7 +156,7 @@ def _factors(
             home = homes.get(one.module, one.module)
             tensors |= {f"{PREFIX}{home}.{name}": tensor for name, tensor in parts.items()}
             progress.advance(work[one.module])
-    return tensors, {module: errors[module] for module in rows}
+    return tensors, {module: errors[module] for module in rows}, root(again)
 
 
 def _parts(target: Target, found: list[Factors], rank: int) -> dict[str, Tensor]:
@@ -188,6 +203,5 @@ def _dropped(plan: LoraPlan, target: str) -> tuple[str, ...]:
         return ()
     biases = sum(1 for row in plan.carried if row.bias)
     lost = [f"{biases} biases"] if biases else []
-    lost += [f"{row.module} (fused experts)" for row in plan.carried if row.experts]
-    lost += [f"{row.module} (an embedding)" for row in plan.carried if row.embedding]
+    lost += [f"{row.module} ({row.only_peft})" for row in plan.carried if row.only_peft]
     return (*lost, *(f"{one.name} ({one.parameters:,} parameters)" for one in plan.saved))

@@ -8,6 +8,7 @@ lora_A holds (expert, rank, in) and lora_B (out, rank, expert), each as a matrix
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -66,12 +67,13 @@ def fused(weights: Weights, model: torch.nn.Module | None) -> Weights:
         shapes[name] = (len(rows), height, weights.shapes[rows[0][0]][1])
         types[name] = weights.types[rows[0][0]]
 
-    def read(name: str, rows: slice) -> Tensor:
-        if name not in parts:
-            return weights.read(name, rows)
-        return torch.stack([torch.cat([weights.read(part) for part in row]) for row in parts[name][rows or ALL]])
+    return replace(weights, shapes=shapes, types=types, reader=partial(_read, weights, parts))
 
-    return replace(weights, shapes=shapes, types=types, reader=read)
+
+def _read(weights: Weights, parts: Mapping[str, list[list[str]]], name: str, rows: slice) -> Tensor:
+    if name not in parts:
+        return weights.read(name, rows)
+    return torch.stack([torch.cat([weights.read(part) for part in row]) for row in parts[name][rows or ALL]])
 
 
 def taken_by_peft(model: torch.nn.Module | None) -> tuple[str, ...]:

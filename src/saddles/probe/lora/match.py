@@ -20,6 +20,8 @@ HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"
 """Modules that PEFT saves whole for a task, and expects in the file."""
 EMBEDDING = "an embedding"
 """Why an embedding is no target."""
+IN_PROJ = "queries, keys and values of torch's MultiheadAttention"
+"""Why they are no target where their module is saved whole, or weighted by data."""
 CANDIDATES = 8
 """Names of one ending, and changes of prefix, that are tried: keeps the work linear in the number of tensors."""
 _LAYER = re.compile(r"\.\d+\.")
@@ -47,6 +49,7 @@ class Target:
         experts: how many matrices of that shape one parameter holds; 0: it is a module with one matrix. The name is
             then the parameter's.
         by_parameter: PEFT must be given its weight as a parameter, see `taken_by_peft`.
+        in_proj: queries, keys and values of torch's MultiheadAttention; the name is the parameter's.
         embedding: its input is the number of a row, so that `conv1d` holds.
     """
 
@@ -58,6 +61,7 @@ class Target:
     experts: int = 0
     by_parameter: bool = False
     embedding: bool = False
+    in_proj: bool = False
 
     @property
     def inputs(self) -> int:
@@ -110,11 +114,14 @@ class Match:
         return found
 
 
-def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None, embeddings: bool = False) -> Match:
+def match(
+    base: Weights, tuned: Weights, skeleton: Skeleton | None = None, embeddings: bool = False, in_proj: bool = True
+) -> Match:
     """Pair the tensors of two models; models of different shapes are refused.
 
     Args:
         embeddings: they are targets too, and so is a linear module that is tied to one.
+        in_proj: so is `in_proj_weight` of torch's MultiheadAttention.
     """
     skeleton = skeleton or skeleton_of(base, tuned)
     homes = [canonical(weights, skeleton) for weights in (base, tuned)]
@@ -134,9 +141,9 @@ def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None, embed
             continue
         reason, conv1d = _reason(names, base, tuned, skeleton)
         looked_up = embeddings and reason == EMBEDDING
-        if looked_up:
-            reason, conv1d = None, True
-        if reason is not None:
+        conv1d = conv1d or looked_up
+        attention = in_proj and reason == IN_PROJ
+        if reason is not None and not attention and not looked_up:
             others.append((names, reason))
             continue
         module = names.model.removesuffix(".weight")
@@ -154,6 +161,7 @@ def match(base: Weights, tuned: Weights, skeleton: Skeleton | None = None, embed
                 sum(count),
                 not count and module.endswith(taken),
                 looked_up,
+                attention,
             )
         )
     targets += _tied(targets, skeleton)
@@ -217,7 +225,10 @@ def _reason(names: Names, base: Weights, tuned: Weights, skeleton: Skeleton) -> 
                     "Give the models before quantisation."
                 )
         return None, KINDS[kind] if fused else kind == "conv1d"
-    words = {"embedding": EMBEDDING, "norm": "a normalisation", "attention": "inside torch's MultiheadAttention"}
+    if kind == "in_proj" and last == "in_proj_weight":
+        return IN_PROJ, False
+    inside = "inside torch's MultiheadAttention"
+    words = {"embedding": EMBEDDING, "norm": "a normalisation", "attention": inside, "in_proj": inside}
     if last == "bias" and kind in ("linear", "conv1d"):
         return "a bias of a module that is not carried", False
     if not skeleton.guessed and names.model not in skeleton.shapes:

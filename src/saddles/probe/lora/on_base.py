@@ -1,7 +1,8 @@
 """A model that is given as a LoRA adapter on a base: W₀ + scale·BA, formed row by row in float64 when it is read."""
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,7 +13,8 @@ from saddles.probe.lora.match import canonical
 from saddles.probe.lora.peft_files import CONFIG, PREFIX, WEIGHTS
 from saddles.probe.lora.skeleton import skeleton_of
 from saddles.probe.lora.stored import Adapter, Pair, open_adapter
-from saddles.probe.weights.checkpoints import ALL, Source, Weights, open_weights
+from saddles.probe.weights.checkpoints import Source, Weights, open_weights
+from saddles.probe.weights.quantised import dequantised
 
 TIMES = " + "
 """Between a base and an adapter in the name of a place."""
@@ -31,7 +33,7 @@ def is_adapter(source: Source) -> bool:
 def open_model(source: Source, base: Weights | None = None) -> Weights:
     """Open a model, or an adapter on the base that its config names; where that is not here, on the base given."""
     if not is_adapter(source):
-        return open_weights(source)
+        return dequantised(open_weights(source))
     assert not isinstance(source, torch.nn.Module)
     adapter = open_adapter(source)
     named = adapter.config.get("base_model_name_or_path")
@@ -41,7 +43,7 @@ def open_model(source: Source, base: Weights | None = None) -> Weights:
                 f"{source} is an adapter on {named or 'a base that it does not name'}, which is not here. Put the path "
                 f"of its base into {CONFIG} as base_model_name_or_path."
             )
-        base = open_weights(str(named))
+        base = dequantised(open_weights(str(named)))
     return with_adapter(base, adapter)
 
 
@@ -61,7 +63,8 @@ def with_adapter(base: Weights, adapter: Adapter) -> Weights:
         pairs[stored] = pair
         if conv1d:
             turned.add(stored)
-    added, whole = {}, {}
+    added: dict[str, Tensor] = {}
+    whole: dict[str, Tensor] = {}
     for name, tensor in adapter.others.items():
         plain = name.removeprefix(PREFIX).replace(".base_layer.", ".")
         if plain.endswith(".lora_B.bias"):
@@ -70,17 +73,6 @@ def with_adapter(base: Weights, adapter: Adapter) -> Weights:
         else:
             whole[homes.get(plain, plain)] = tensor
 
-    def read(name: str, rows: slice = ALL) -> Tensor:
-        if name in whole:
-            return whole[name][rows] if whole[name].ndim else whole[name]
-        start = base.read(name, rows)
-        if name in added:
-            return start.double() + added[name][rows].double()
-        if name not in pairs:
-            return start
-        inner, outer = pairs[name].inner.double(), pairs[name].scale * pairs[name].outer.double()
-        return start.double() + (inner.T[rows] @ outer.T if name in turned else outer[rows] @ inner)
-
     kinds = {name: str(t.dtype).removeprefix("torch.") for name, t in whole.items()}
     exact = dict.fromkeys([*pairs, *added], "float64")
     return replace(
@@ -88,9 +80,33 @@ def with_adapter(base: Weights, adapter: Adapter) -> Weights:
         place=f"{base.place}{TIMES}{adapter.place}",
         shapes={**base.shapes, **{name: tuple(t.shape) for name, t in whole.items()}},
         types={**base.types, **kinds, **exact},
-        reader=read,
+        reader=partial(_read, base, _Applied(pairs, turned, added, whole)),
         model=None,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Applied:
+    """What an adapter does to tensors of a base, by their names there: factors, sums, replacements."""
+
+    pairs: dict[str, Pair]
+    turned: set[str]
+    added: dict[str, Tensor]
+    whole: dict[str, Tensor]
+
+
+def _read(base: Weights, adapter: _Applied, name: str, rows: slice) -> Tensor:
+    if name in adapter.whole:
+        tensor = adapter.whole[name]
+        return tensor[rows] if tensor.ndim else tensor
+    start = base.read(name, rows)
+    if name in adapter.added:
+        return start.double() + adapter.added[name][rows].double()
+    if name not in adapter.pairs:
+        return start
+    pair = adapter.pairs[name]
+    inner, outer = pair.inner.double(), pair.scale * pair.outer.double()
+    return start.double() + (inner.T[rows] @ outer.T if name in adapter.turned else outer[rows] @ inner)
 
 
 def same_base(early: Weights, late: Weights) -> bool:

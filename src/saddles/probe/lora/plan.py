@@ -49,6 +49,7 @@ class ModuleRank:
         experts: how many matrices of this shape a fused parameter holds, each of that rank; 0: a module with one.
         by_parameter: PEFT must be given its weight as a parameter.
         embedding: it is an `nn.Embedding`.
+        in_proj: it is `in_proj_weight` of torch's MultiheadAttention.
     """
 
     module: str
@@ -67,6 +68,20 @@ class ModuleRank:
     experts: int = 0
     by_parameter: bool = False
     embedding: bool = False
+    in_proj: bool = False
+
+    @property
+    def parameter(self) -> str:
+        """The name by which PEFT must be given its weight as a parameter; empty: it is a module."""
+        if self.experts or self.in_proj:
+            return self.module
+        return f"{self.module}.weight" if self.by_parameter else ""
+
+    @property
+    def only_peft(self) -> str:
+        """What it is, where only PEFT loads its factors; else empty."""
+        words = {"fused experts": self.experts, "an embedding": self.embedding, "MultiheadAttention": self.in_proj}
+        return next((word for word, holds in words.items() if holds), "")
 
     @property
     def shape(self) -> str:
@@ -135,6 +150,9 @@ class LoraPlan:
         data: what the changes are weighted by, where `data` was given; `above` and `missed` of the modules, and
             shares of energy above rounding, are then those of D^½ ΔW C^½.
         leading: how many singular values of each module were computed; None: all.
+        quantised: how the base is quantised; empty where it is not.
+        requantising: ‖Q(W) − W‖ over all modules of the tuned model, with Q that quantisation: what is lost where
+            base + adapter are merged and quantised again.
     """
 
     asked: str
@@ -150,6 +168,8 @@ class LoraPlan:
     measured: tuple[Measured, ...] = ()
     data: str = ""
     leading: int | None = None
+    quantised: str = ""
+    requantising: float = 0.0
 
     @property
     def lora_bias(self) -> bool:
@@ -262,13 +282,12 @@ class LoraPlan:
             hint = "Raise the budget" if "budget" in self.asked else "Nothing of the change is above rounding"
             raise SaddlesError(f"The plan ({self.asked}) gives every module rank 0. {hint}.")
         own = target == "peft"
-        carried = [row for row in self.carried if own or not (row.experts or row.embedding)]
+        carried = [row for row in self.carried if own or not row.only_peft]
         if not carried:
-            raise SaddlesError(f"Only experts or embeddings changed, whose adapters {target} does not load.")
+            raise SaddlesError(f"Only {self.carried[0].only_peft} changed, whose adapters {target} does not load.")
         largest = max(row.rank for row in carried)
         # PEFT puts (.*\.)? before a pattern and $ behind it; the anchor keeps it from matching longer names.
-        parameters = {row.module: f"{row.module}.weight" for row in carried if own and row.by_parameter}
-        parameters |= {row.module: row.module for row in carried if row.experts}
+        parameters = {row.module: row.parameter for row in carried if own and row.parameter}
         names = {row.module: parameters.get(row.module, row.module) for row in carried}
         other = {f"^{re.escape(names[row.module])}": row.rank for row in carried if row.rank != largest}
         heads = HEADS.get(self.task or "", ())  # PEFT adds these by itself
@@ -322,7 +341,8 @@ class LoraPlan:
             known = facts.get("architecture", "")
             return cls(
                 facts["asked"], facts["base"], facts["tuned"], rows, left, facts["task"], facts["gap"], saved, curve,
-                known, measured, facts.get("data", ""), facts.get("leading"),
+                known, measured, facts.get("data", ""), facts.get("leading"), facts.get("quantised", ""),
+                facts.get("requantising", 0.0),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SaddlesError(f"The plan cannot be read ({error}). Make it again with `saddles lora plan`.") from error

@@ -1,7 +1,9 @@
 """Which LoRA rank each module of a fine-tuned model needs: `lora_plan(base, tuned, energy=0.9)`."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from saddles.probe.lora.plan import LeftOut, LoraPlan, ModuleRank, Saved, root
 from saddles.probe.lora.quality import Evaluation, Judge, Measured, measure_of, smallest_within
 from saddles.probe.lora.ranks import Choice, Rule, Sized, choose, uniform_curve
 from saddles.probe.lora.running import open_pair
+from saddles.probe.lora.spectra import Workshop, in_files
 from saddles.probe.lora.truncation import Truncation
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import weight_change
@@ -33,13 +36,17 @@ def lora_plan(
     leading: int | None = None,
     device: str = "cpu",
     embeddings: bool = False,
+    on: str | None = None,
+    workers: int | None = None,
+    parts: str | os.PathLike[str] | None = None,
 ) -> LoraPlan:
     """Plan the ranks of an adapter that turns `base` into `tuned`.
 
     Only what is above the rounding of the stored weights counts: singular values below it are noise.
 
     Args:
-        base, tuned: live models, Hugging Face folders, or .safetensors or torch files.
+        base, tuned: live models, Hugging Face folders, or .safetensors or torch files. Of a folder that bitsandbytes
+            quantised, the numbers that the model computes with count.
         energy: the fewest ranks, over all modules together, that capture this share of the whole change; default 0.9.
             1 keeps every singular value above rounding.
         budget: total number of parameters; the ranks are those that capture the most energy within it.
@@ -57,24 +64,34 @@ def lora_plan(
         leading: compute this many singular values of each module, no rank is higher, and the energy of the rest.
         device: where it is computed, for instance "cuda".
         embeddings: give `nn.Embedding` factors too, and a head that is tied to one its own.
+        on: "embedded" computes spectra in worker processes, one for each core or GPU, an address such as
+            "tcp://HOST:8786" on a Dask cluster, whose workers see both models under the same paths.
+        workers: how many worker processes.
+        parts: a folder that keeps each spectrum as it is finished: the same call resumes, and other rules on the same
+            models take no time.
 
     Raises:
-        SaddlesError: models of different shapes, nothing changed, quantised weights, damaged files.
+        SaddlesError: models of different shapes, nothing changed, other quantised weights, damaged files.
     """
     rule = Rule(energy, energy_per_module, budget, max_rank, round_to)
     _check(rule, loss, evaluate, data, leading, embeddings)
-    truncation = open_pair(base, tuned, data, leading, device, embeddings)
+    workshop = _workshop(device, on, workers, parts, data)
+    truncation = open_pair(base, tuned, data, leading, device, embeddings, in_proj=data is None and not save_modules)
     pairs, late = truncation.pairs, truncation.late
-    change = _changed(truncation)
+    if parts is not None and not (in_files(late) and in_files(truncation.early)):
+        raise SaddlesError("`parts` needs models in files, which it can recognise. Save them, or leave it out.")
+    change = _changed(truncation, workshop)
     judge = None if evaluate is None else _Judgement(truncation, change, save_modules, evaluate)
     chosen = choose(change.sized, rule) if loss is None or judge is None else judge.within(loss)
     change = change if chosen.with_biases else _without_biases(change, pairs)
     kept, left = _saved(pairs, change.left, late) if save_modules else ((), change.left)
+    quantised, requantising = truncation.quantised()
     plan = LoraPlan(
         str(rule) if loss is None else f"loss={loss:g}", truncation.early.place, late.place,
         tuple(_row(t, rank, one) for t, rank, one in zip(pairs.targets, chosen.ranks, change.sized, strict=True)),
         left, pairs.task, chosen.gap, (*_fresh(pairs, late), *kept), uniform_curve(change.sized),
         pairs.skeleton.architecture, data=truncation.inputs.words if truncation.inputs else "", leading=leading,
+        quantised=quantised, requantising=requantising,
     )  # fmt: skip
     return plan if judge is None else replace(plan, measured=judge.rows(plan))
 
@@ -87,9 +104,9 @@ class _Change:
     left: tuple[LeftOut, ...]
 
 
-def _changed(truncation: Truncation) -> _Change:
+def _changed(truncation: Truncation, workshop: Workshop) -> _Change:
     pairs, early, late = truncation.pairs, truncation.early, truncation.late
-    sized = truncation.sizes()
+    sized = truncation.sizes(workshop)
     biases, lost = _biases(pairs, early, late)
     left = (*_left_out(pairs, early, late), *lost)
     if not any(one.norm for one in sized):
@@ -137,6 +154,19 @@ def _check(
         raise SaddlesError.must_be("loss", "positive: what the adapter may lose against the tuned model", loss)
     if rule != Rule():
         raise SaddlesError("`loss` decides the ranks by itself. Give it without `energy`, `budget` and the like.")
+
+
+def _workshop(
+    device: str, on: str | None, workers: int | None, parts: str | os.PathLike[str] | None, data: Data | None
+) -> Workshop:
+    """Where spectra are computed; refuse what has no meaning."""
+    if data is not None and (on, parts) != (None, None):
+        raise SaddlesError("`on` and `parts` are for plain changes: weighted ones are computed here. Leave `data` out.")
+    if on is not None and device != "cpu":
+        raise SaddlesError("With `on` each worker takes its own GPU. Leave `device` out.")
+    if workers is not None and on is None:
+        raise SaddlesError("`workers` counts worker processes. Give it with on='embedded'.")
+    return Workshop(device, on, workers, None if parts is None else Path(parts))
 
 
 class _Judgement:
@@ -217,6 +247,8 @@ def _saved(pairs: Match, left: tuple[LeftOut, ...], late: Weights) -> tuple[tupl
     biases, rest = [], []
     for row in left:
         module, _, last = row.name.rpartition(".")
+        whole = [one for one in ancestors(row.name) if pairs.skeleton.kinds.get(one) in ("attention", "in_proj")]
+        module = whole[0] if whole else module  # torch computes MultiheadAttention past modules inside it
         names = pairs.tensors_of(module) if module in pairs.inside else {}
         if module and module not in above and names and all(one.tuned for one in names.values()):
             norms.setdefault(module, []).append(row.norm)
@@ -276,5 +308,5 @@ def _row(target: Target, rank: int, sized: Sized) -> ModuleRank:
         norm=sized.norm, error=sized.error(rank), largest=sized.largest, next=sized.next(rank), bias=sized.bias,
         floor=sized.floor, above=float(np.sqrt(squares.sum() + rest)),
         missed=float(np.sqrt(squares[rank:].sum() + rest)), experts=target.experts,
-        by_parameter=target.by_parameter, embedding=target.embedding,
+        by_parameter=target.by_parameter, embedding=target.embedding, in_proj=target.in_proj,
     )  # fmt: skip

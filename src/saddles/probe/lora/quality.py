@@ -83,7 +83,9 @@ def measure_of(
     if not isinstance(evaluate, str | os.PathLike | Tensor):
         return lambda model: float(evaluate(model))
     blocks = (
-        tokens_of(evaluate, places) if not isinstance(evaluate, Tensor) else evaluate.reshape(-1, evaluate.shape[-1])
+        tokens_of(evaluate, places, judge.tuned)
+        if not isinstance(evaluate, Tensor)
+        else evaluate.reshape(-1, evaluate.shape[-1])
     )
     with torch.no_grad():
         wanted = [] if causal else [_logits(judge.tuned, block).log_softmax(-1) for block in blocks]
@@ -117,7 +119,7 @@ def smallest_within(sized: Sequence[Sized], value: Callable[[list[int]], float],
     if reached > most:
         raise SaddlesError(
             f"Even with full ranks base + adapter reaches {reached:.4g}, above {most:.4g}. The rest is in tensors that "
-            "no rank carries: save them with `save_modules`, or allow a larger loss."
+            "no rank carries: hold them whole with `save_modules` (--save-modules), or allow a larger loss."
         )
     low, high, ranks = 0.0, 1.0, full
     for _ in range(STEPS):

@@ -6,7 +6,7 @@ small R_B R_Aᵀ, and its best approximation of a rank is Q_B U_r Σ_r V_rᵀ Q_
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,9 @@ from saddles.runtime.files import refuse_existing
 
 if TYPE_CHECKING:
     import pandas as pd
+
+BIAS = ".lora_B.bias"
+"""How the name of a bias that PEFT adds with its factors ends."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,10 @@ class _Split:
 def _split(outer: Tensor, inner: Tensor) -> _Split:
     first, small = torch.linalg.qr(outer.double())
     second, other = torch.linalg.qr(inner.double().T)
-    left, values, right = torch.linalg.svd(small @ other.T, full_matrices=False)
+    core = small @ other.T
+    if not bool(torch.isfinite(core).all()):
+        raise SaddlesError("A product of factors, scale and weight is too large for a number. Take smaller ones.")
+    left, values, right = torch.linalg.svd(core, full_matrices=False)
     return _Split(first @ left, values.numpy(), right @ second.T)
 
 
@@ -151,7 +157,7 @@ def lora_merge(
         overlap[module] = _overlap(parts)
     if energy is None and budget is None and max_rank is None:
         rule = Rule(energy=1.0)
-    return _write(opened[0], splits, before, rule, place, overlap)
+    return _write(_with_biases(opened, shares, modules), splits, before, rule, place, overlap)
 
 
 def _check_merge(opened: list[Adapter], shares: list[float]) -> None:
@@ -168,12 +174,29 @@ def _check_merge(opened: list[Adapter], shares: list[float]) -> None:
             if sizes[0] != sizes[1]:
                 where = f"{sizes[0]} in {first.place} and {sizes[1]} in {one.place}"
                 raise SaddlesError(f"{module} is {where}. Merge adapters of one base.")
-    extra = [one for one in opened if one.others]
-    if extra:
-        raise SaddlesError(
-            f"{extra[0].place} holds {next(iter(extra[0].others))}, which cannot be added up like factors. Merge "
-            "adapters without biases and saved modules."
-        )
+    for one in opened:
+        whole = [name for name in one.others if not name.endswith(BIAS)]
+        if whole:
+            raise SaddlesError(
+                f"{one.place} holds {whole[0]}, which cannot be added up like factors. Merge adapters without saved "
+                "modules."
+            )
+
+
+def _with_biases(opened: list[Adapter], shares: list[float], modules: list[str]) -> Adapter:
+    """The first adapter with the weighted sum of all biases of factors; PEFT wants one for every module or for none."""
+    first = opened[0]
+    if not any(one.others for one in opened):
+        return first
+    biases: dict[str, Tensor] = {}
+    for module in modules:
+        name, home = f"{module}{BIAS}", next(one for one in opened if module in one.pairs)
+        total = torch.zeros(len(home.pairs[module].outer), dtype=torch.float64)
+        for one, share in zip(opened, shares, strict=True):
+            if name in one.others:
+                total += share * one.others[name].double()
+        biases[name] = total.to(first.dtype)
+    return replace(first, others=biases, config={**first.config, "lora_bias": True})
 
 
 def _overlap(parts: list[tuple[Tensor, Tensor]]) -> float:
@@ -202,6 +225,9 @@ def lora_grow(adapter: str | os.PathLike[str], rank: int, out: str | os.PathLike
     place = Path(out)
     refuse_existing(place)
     stored = open_adapter(adapter)
+    full = max(min(pair.inner.shape[1], len(pair.outer)) for pair in stored.pairs.values())
+    if rank > full:
+        raise SaddlesError.must_be("rank", f"at most {full}, the full rank of the largest module", rank)
     draw = torch.Generator().manual_seed(0)
     grown = {}
     for module, pair in stored.pairs.items():
@@ -232,7 +258,7 @@ def _write(
     modules = [Sized(one.values, 0.0, one.right.shape[1], len(one.left)) for one in splits.values()]
     ranks = dict(zip(splits, choose(modules, rule).ranks, strict=True))
     # A module whose bias the adapter carries stays in it.
-    ranks = {m: 1 if not rank and f"{m}.lora_B.bias" in like.others else rank for m, rank in ranks.items()}
+    ranks = {m: 1 if not rank and f"{m}{BIAS}" in like.others else rank for m, rank in ranks.items()}
     pairs = {module: split.cut(ranks[module]) for module, split in splits.items()}
     store_adapter(like, pairs, place)
     return Reshaped(

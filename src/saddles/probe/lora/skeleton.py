@@ -6,16 +6,15 @@ within a bound on its size; for a file without a config, shapes and names decide
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from saddles.probe.lora.experts import fused, kind_of
 from saddles.probe.weights.checkpoints import Weights
+from saddles.probe.weights.described import guarded, model_class, settings_of
 
 _EMBEDDING = re.compile(r"embed|wte|wpe|position|token_type|relative_attention_bias", re.I)
 _GPT2 = re.compile(r"(c_attn|c_proj|c_fc|q_attn)$")
@@ -29,10 +28,8 @@ _TASKS = (
     ("ForConditionalGeneration", "SEQ_2_SEQ_LM"),
 )
 """How the name of an architecture ends -> PEFT's task type."""
-_LAYERS = re.compile(r"layer|depth|block|expert", re.I)
-"""Settings of a config that say how many modules to build."""
-_MODULES_PER_TENSOR = 20
-"""Modules of a model for each of its stored tensors, at most: containers, activations and dropout hold none."""
+_FAST = (torch.nn.TransformerEncoderLayer,)
+"""Layers that hand their weights, without their modules, to one compiled function in evaluation."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,8 @@ class Skeleton:
     """What is known about the model besides its weights.
 
     Attributes:
-        kinds: module -> linear, conv1d, embedding, norm, attention, experts or other.
+        kinds: module -> linear, conv1d, embedding, norm, attention, in_proj (attention whose `in_proj_weight` PEFT can
+            adapt), experts or other.
         shapes: all its tensors.
         tied: name of a tensor -> the name under which it is stored.
         task: PEFT's task type.
@@ -91,69 +89,17 @@ def empty_model(config: Mapping[str, object], tensors: int) -> torch.nn.Module |
     Args:
         tensors: how many the file holds, which bounds what is built.
     """
-    name = _architecture(config)
-    if not name or "model_type" not in config:
+    kind = model_class(config)
+    if kind is None or "model_type" not in config:
         return None
     import transformers
 
-    kind = getattr(transformers, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
-        return None
-    settings = _without_backbones(config)
-    if not isinstance(settings, dict) or _counts(settings) > max(tensors, 1):
-        return None
+    settings = settings_of(config)
     try:
-        with torch.device("meta"), _offline(), _bounded(_MODULES_PER_TENSOR * tensors + 1000):
+        with torch.device("meta"), guarded(settings, tensors):
             return kind(transformers.AutoConfig.for_model(**settings))
     except Exception:  # a config may do anything to its model's constructor; shapes and names are left
         return None
-
-
-def _without_backbones(value: object) -> object:
-    """A config without the settings that name another model, which transformers would download."""
-    if isinstance(value, Mapping):
-        kept = {k: v for k, v in value.items() if "backbone" not in str(k) or str(k) == "backbone_config"}
-        return {str(k): _without_backbones(v) for k, v in kept.items()}
-    return [_without_backbones(one) for one in value] if isinstance(value, list) else value
-
-
-def _counts(config: object) -> int:
-    """The largest number of layers, blocks or experts that a config names."""
-    if isinstance(config, Mapping):
-        mine = [abs(v) for k, v in config.items() if isinstance(v, int) and _LAYERS.search(str(k))]
-        return max([*mine, *(_counts(v) for v in config.values())], default=0)
-    return max((_counts(one) for one in config), default=0) if isinstance(config, list) else 0
-
-
-@contextmanager
-def _bounded(most: int) -> Iterator[None]:
-    """Stop a constructor that makes more modules than a file of weights can need."""
-    made = 0
-
-    def count(*_: object) -> None:
-        nonlocal made
-        made += 1
-        if made > most:
-            raise RuntimeError("the config describes a far larger model than the file holds")
-
-    hook = register_module_module_registration_hook(count)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Keep transformers from the network, whatever a config says."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
 
 
 def _without_memory(model: torch.nn.Module) -> torch.nn.Module:
@@ -174,6 +120,7 @@ def _of_model(model: torch.nn.Module) -> Skeleton:
     inside = tuple(f"{name}." for name, kind in kinds.items() if kind == "attention")
     # Parts of MultiheadAttention are called by torch, not as modules: PEFT cannot replace them.
     kinds = {name: "attention" if inside and name.startswith(inside) else kind for name, kind in kinds.items()}
+    kinds |= dict.fromkeys(_adaptable(model), "in_proj")
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -186,6 +133,28 @@ def _of_model(model: torch.nn.Module) -> Skeleton:
     name = type(model).__name__
     shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
     return Skeleton(kinds, shapes, tied, _task(name), name, model=model, run_name=_renaming(model))
+
+
+def _adaptable(model: torch.nn.Module) -> list[str]:
+    """MultiheadAttention whose `in_proj_weight` PEFT can wrap as a parameter.
+
+    torch's own layers ask the attention for attributes that PEFT's wrapper does not have.
+    """
+    modules = dict(model.named_modules())
+    return [
+        name
+        for name, module in modules.items()
+        if isinstance(module, torch.nn.MultiheadAttention)
+        and name
+        and module._qkv_same_embed_dim
+        and not isinstance(modules[name.rpartition(".")[0]], (*_FAST, torch.nn.TransformerDecoderLayer))
+    ]
+
+
+def takes_fast_path(model: torch.nn.Module | None, modules: Collection[str]) -> bool:
+    """Whether some of a model's modules lie in layers that torch, in evaluation, computes past PEFT's adapters."""
+    fast = () if model is None else [f"{name}." for name, one in model.named_modules() if isinstance(one, _FAST)]
+    return any(module.startswith(tuple(fast)) for module in modules)
 
 
 def _renaming(model: torch.nn.Module) -> Callable[[str], str]:

@@ -5,7 +5,6 @@ kohya's files alpha stands beside each module's factors. DoRA rescales W₀ + BA
 product of factors: it is refused, as are convolutions, LoHa and LoKr.
 """
 
-import json
 import math
 import os
 import re
@@ -19,13 +18,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from saddles.errors import SaddlesError
+from saddles.probe.lora.patterns import first_match
 from saddles.probe.lora.peft_files import CONFIG, WEIGHTS, write_adapter
+from saddles.probe.weights.checkpoints import FLOATS
+from saddles.probe.weights.folders import read_json
 from saddles.runtime.files import explained, new_path
 
 _PEFT = re.compile(r"^(?P<module>.*)\.lora_(?P<side>[AB])\.weight$")
 _KOHYA = re.compile(r"^(?P<module>.*)\.lora_(?P<side>down|up)\.weight$")
 _REFUSED = {"use_dora": "DoRA", "use_qalora": "QALoRA", "target_parameters": "adapters of parameters"}
 """Settings of PEFT whose adapters are more than a product of two factors."""
+LARGEST = 1e12
+"""Ranks and alphas are below it; a float of 32 bits holds the factors times their ratio."""
 _DROPPED = ("use_rslora", "init_lora_weights", "layers_to_transform", "layers_pattern", "exclude_modules")
 """Settings that exact names of modules and a scale of 1 replace."""
 
@@ -78,13 +82,11 @@ def open_adapter(place: str | os.PathLike[str]) -> Adapter:
         raise SaddlesError(
             f"{path} holds no {WEIGHTS}. Give the folder of a PEFT adapter, or a .safetensors file with kohya's names."
         )
+    config = read_json(path / CONFIG) if path.is_dir() else {}
     try:
         tensors = load_file(file)
-        config = json.loads((path / CONFIG).read_text("utf-8")) if path.is_dir() else {}
     except (SafetensorError, OSError, ValueError) as error:
         raise SaddlesError(f"{path} cannot be read ({error}). Copy the adapter again.") from error
-    if not isinstance(config, dict):
-        raise SaddlesError(f"{path / CONFIG} must hold a JSON object. Copy the adapter again.")
     return _peft(str(path), tensors, config) if path.is_dir() else _kohya(str(path), tensors)
 
 
@@ -106,11 +108,11 @@ def _peft(place: str, tensors: dict[str, Tensor], config: dict[str, object]) -> 
     pairs = {}
     for module, (inner, outer) in sides.items():
         name = module.removeprefix("base_model.model.")
-        rank = int(_of_pattern(config, "rank_pattern", name, "r", inner.shape[0]))
+        rank = _of_pattern(config, "rank_pattern", name, "r", inner.shape[0])
         alpha = _of_pattern(config, "alpha_pattern", name, "lora_alpha", 8)
         if rank != inner.shape[0]:
             raise SaddlesError(
-                f"{place} says rank {rank} for {name}; its factors have {inner.shape[0]}. Save it again."
+                f"{place} says rank {rank:g} for {name}; its factors have {inner.shape[0]}. Save it again."
             )
         pairs[module] = Pair(inner, outer, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
         if f"{module}.lora_B.bias" in others:  # PEFT scales it like the factors; what is written has scale 1
@@ -119,12 +121,12 @@ def _peft(place: str, tensors: dict[str, Tensor], config: dict[str, object]) -> 
 
 
 def _of_pattern(config: Mapping[str, object], patterns: str, module: str, default: str, otherwise: float) -> float:
-    """A module's rank or alpha, as PEFT looks it up: the first pattern that matches the end of its name."""
-    table = config.get(patterns) or {}
-    found = [v for k, v in table.items() if re.match(rf"(.*\.)?({k})$", module)] if isinstance(table, Mapping) else []
-    value = found[0] if found else config.get(default, otherwise)
-    if not isinstance(value, int | float):
-        raise SaddlesError.must_be(default, "a number", value)
+    """A module's rank or alpha, as PEFT looks it up."""
+    table = config.get(patterns)
+    found = first_match(table, module) if isinstance(table, Mapping) else None
+    value = config.get(default, otherwise) if found is None else found
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < LARGEST:
+        raise SaddlesError.must_be(default, f"a number below {LARGEST:g} in size", value)
     return float(value)
 
 
@@ -134,6 +136,8 @@ def _kohya(place: str, tensors: dict[str, Tensor]) -> Adapter:
     for module, (inner, outer) in sides.items():
         rank = inner.shape[0]
         alpha = others.pop(f"{module}.alpha", None)
+        if alpha is not None and (alpha.numel() != 1 or not abs(float(alpha)) < LARGEST):
+            raise SaddlesError(f"{module}.alpha of {place} must be one finite number. Save the adapter again.")
         pairs[module] = Pair(inner, outer, float(alpha) / rank if alpha is not None else 1.0)
     if others or not pairs:
         what = f"{next(iter(others))}, which is not supported" if others else "no lora_down and lora_up"
@@ -148,9 +152,12 @@ def _sides(
     halves: dict[str, dict[str, Tensor]] = {}
     others = {}
     for name, tensor in tensors.items():
+        hit = pattern.match(name)
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if hit and kind not in FLOATS:
+            raise SaddlesError(f"{name} holds numbers of type {kind}; factors must be one of {', '.join(FLOATS)}.")
         if not bool(torch.isfinite(tensor.float()).all()):
             raise SaddlesError(f"{name} holds numbers that are not finite. Did the training diverge?")
-        hit = pattern.match(name)
         if hit:
             halves.setdefault(hit["module"], {})["A" if hit["side"] in ("A", "down") else "B"] = tensor
         else:
@@ -160,6 +167,8 @@ def _sides(
             raise SaddlesError(
                 f"{module} must have two factors of two axes that fit together. Convolutions are not read."
             )
+        if not both["A"].numel() or not both["B"].numel():
+            raise SaddlesError(f"{module} has empty factors. Save the adapter again.")
     return {module: (both["A"], both["B"]) for module, both in halves.items()}, others
 
 
@@ -171,6 +180,10 @@ def store_adapter(like: Adapter, pairs: Mapping[str, Pair], out: Path) -> None:
     kept = {module: pair for module, pair in pairs.items() if pair.rank}
     if not kept:
         raise SaddlesError("Every module would get rank 0. Ask for more.")
+    for module, pair in kept.items():
+        if not all(bool(torch.isfinite(one.to(like.dtype)).all()) for one in (pair.inner, pair.outer)):
+            kind = str(like.dtype).removeprefix("torch.")
+            raise SaddlesError(f"The factors of {module} are too large for {kind}. Is its scale right?")
     if like.kohya:
         tensors = {}
         for module, pair in kept.items():

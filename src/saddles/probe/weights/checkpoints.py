@@ -36,6 +36,7 @@ from saddles.probe.weights.folders import (
     step_of,
     weight_map,
 )
+from saddles.probe.weights.grid import Grid
 from saddles.probe.weights.live_model import full_shape, plain_name
 
 TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
@@ -87,6 +88,7 @@ class Weights:
         notes: what is odd about it, one sentence each.
         model: the live model, where it is one.
         files: name -> the file that holds it, where they lie in files.
+        quantised: name -> how it is quantised, where `saddles.probe.weights.quantised` has read it as numbers.
     """
 
     place: str
@@ -98,6 +100,7 @@ class Weights:
     notes: tuple[str, ...] = ()
     model: torch.nn.Module | None = field(default=None, repr=False)
     files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    quantised: Mapping[str, Grid] = field(default_factory=dict, repr=False)
 
     def read(self, name: str, rows: slice = ALL) -> Tensor:
         """One tensor, or some of its rows, on the CPU as it is stored."""

@@ -10,8 +10,9 @@ Accuracy: an eigenvalue is wrong by at most about √n·ε·σ₁², ε = 2.2e-1
 from zero; float32 weights carry rounding noise above that.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import scipy.sparse.linalg as sparse
@@ -21,6 +22,7 @@ from torch import Tensor
 from saddles.errors import SaddlesError
 from saddles.measures.factored import matrix_floor
 from saddles.probe.weights.checkpoints import ALL, Weights
+from saddles.probe.weights.grid import Grid
 
 BLOCK = 2**22
 """Numbers of ΔW that are in memory in float64 at once: 32 MiB."""
@@ -30,6 +32,11 @@ LANCZOS_ONE_IN = 20
 
 LANCZOS_SIZE = 256
 """Matrices up to this size are decomposed in full, which takes milliseconds."""
+
+QUANTISED_TAIL = 0.01
+"""Of the energy that quantisation would give, what the smaller half of the singular values has at least if it is there.
+
+A tenth of the smallest share, so that bfloat16 on top of quantised numbers does not count as quantisation."""
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -45,6 +52,7 @@ class WeightChange:
         shape: (rows, columns); a tensor of more axes is seen as (first, all others).
         now, start: some rows of W and W₀, as stored.
         device: where the blocks are given and products are taken.
+        coarse: some rows of the variance that quantisation gives to each entry; None where nothing is quantised.
     """
 
     name: str
@@ -52,6 +60,7 @@ class WeightChange:
     now: Rows = field(repr=False)
     start: Rows = field(repr=False)
     device: str = "cpu"
+    coarse: Rows | None = field(default=None, repr=False)
 
     def pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """All rows in order, some at a time: the first row's number, and the rows of W and W₀ as stored."""
@@ -82,7 +91,15 @@ def weight_change(
     """The change of one tensor, or of its first rows, between two sets of weights."""
     shape, other = now.shapes[name], start_name or name
     size = (shape[0] if rows is None else rows, int(np.prod(shape[1:])))
-    return WeightChange(name, size, lambda part: now.read(name, part), lambda part: start.read(other, part), device)
+    grids = [grid for grid in (now.quantised.get(name), start.quantised.get(other)) if grid is not None]
+    return WeightChange(
+        name, size, partial(now.read, name), partial(start.read, other), device,
+        partial(_coarse, grids) if grids else None,
+    )  # fmt: skip
+
+
+def _coarse(grids: Sequence[Grid], rows: slice) -> Tensor:
+    return torch.stack([grid.variance(rows) for grid in grids]).sum(dim=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +110,14 @@ class Gram:
         matrix: ΔWᵀΔW, or ΔWΔWᵀ of a wide matrix, in float64.
         energy: ‖ΔW‖²_F, summed from the blocks.
         noise_floor: the largest singular value that rounding of the stored weights alone would give.
-        rounding: the same as a bound, where rounding differs from row to row or from column to column; see `Rounding`.
+        errors: the same as a bound, where rounding differs from row to row or from column to column; None where it
+            was not asked for.
     """
 
     matrix: Tensor
     energy: float
     noise_floor: float
-    rounding: float = 0.0
+    errors: "Rounding | None" = None
 
 
 class Rounding:
@@ -110,24 +128,51 @@ class Rounding:
     up to a few per cent (Bandeira and van Handel 2016); for equal variances that is Marchenko and Pastur's edge. Rows
     in which nothing changed have no error: nothing was rounded there. Where numbers in 32 or 64 bits all fit into
     bfloat16 or float16, they were rounded to it before.
+
+    Quantisation (`WeightChange.coarse`) is rounding, too, unless the other model was trained on the quantised numbers
+    themselves: ΔW then has no such errors. The smaller half of its singular values tells: independent errors leave at
+    least a tenth of their energy in it (square matrices, the quarter circle law), a change of low rank none.
     """
 
-    def __init__(self, columns: int, device: str = "cpu") -> None:
-        self._columns, self._row = torch.zeros(columns, dtype=torch.float64, device=device), 0.0
+    def __init__(self, change: WeightChange) -> None:
+        self._change = change
+        self._fine, self._coarse = _Bound(change), _Bound(change)
+        self._quantised = 0.0
 
-    def add(self, late: Tensor, early: Tensor) -> None:
-        """Count some rows of both matrices."""
+    def add(self, first: int, late: Tensor, early: Tensor) -> None:
+        """Count some rows of both matrices; `first` is the number of the first."""
         changed = (late != early).any(dim=1)
         if changed.any():
             variance = sum(_spacing(part[changed]).square() for part in (late, early)) / 12
             assert isinstance(variance, Tensor)
-            self._columns += variance.sum(dim=0)
-            self._row = max(self._row, float(variance.sum(dim=1).max()))
+            self._fine.add(variance)
+            if self._change.coarse is not None:
+                rows = self._change.coarse(slice(first, first + len(late))).to(variance).reshape(len(late), -1)
+                self._quantised += float(rows[changed].sum())
+                self._coarse.add(variance + rows[changed])
+
+    def floor(self, tail: float) -> float:
+        """The bound for all rows that were counted; `tail` is the energy of the smaller half of ΔW's values."""
+        there = self._quantised and tail > QUANTISED_TAIL * self._quantised
+        return self._coarse.value if there else self._fine.value
+
+
+class _Bound:
+    def __init__(self, change: WeightChange) -> None:
+        self._columns, self._row = torch.zeros(change.shape[1], dtype=torch.float64, device=change.device), 0.0
+
+    def add(self, variance: Tensor) -> None:
+        self._columns += variance.sum(dim=0)
+        self._row = max(self._row, float(variance.sum(dim=1).max()))
 
     @property
-    def floor(self) -> float:
-        """The bound for all rows that were counted."""
+    def value(self) -> float:
         return float(self._columns.max()) ** 0.5 + self._row**0.5
+
+
+def smaller_half(values: np.ndarray, count: int, rest: float = 0.0) -> float:
+    """Energy of the smaller half of `count` singular values; `rest` is that of those which were not computed."""
+    return float(np.sum(values[count // 2 :] ** 2)) + rest
 
 
 def _spacing(part: Tensor) -> Tensor:
@@ -152,17 +197,17 @@ def gram(change: WeightChange, rounding: bool = False) -> Gram:
         return _gram_of_rows(change, rounding)
     matrix = torch.zeros(columns, columns, dtype=torch.float64, device=change.device)
     energy, noise = 0.0, 0.0
-    errors = Rounding(columns, change.device)
-    for _, late, early in change.pairs():
-        if rounding:
-            errors.add(late.reshape(len(late), -1), early.reshape(len(early), -1))
+    errors = Rounding(change) if rounding else None
+    for first, late, early in change.pairs():
+        if errors is not None:
+            errors.add(first, late.reshape(len(late), -1), early.reshape(len(early), -1))
         # The floor of a block, s(√rows + √columns), gives its noise s; squares of s are averaged over all rows.
         noise += (_floor(late, early) / (len(late) ** 0.5 + columns**0.5)) ** 2 * len(late) / rows
         if not torch.equal(late, early):
             block = difference(late, early)
             energy += _energy(change, block)
             matrix.addmm_(block.T, block)
-    return Gram(matrix, energy, noise**0.5 * (rows**0.5 + columns**0.5), errors.floor)
+    return Gram(matrix, energy, noise**0.5 * (rows**0.5 + columns**0.5), errors)
 
 
 def _gram_of_rows(change: WeightChange, rounding: bool) -> Gram:
@@ -177,18 +222,19 @@ def _gram_of_rows(change: WeightChange, rounding: bool) -> Gram:
             block = difference(one, other)
             energy += _energy(change, block)
             matrix.addmm_(block, block.T)
-    errors = Rounding(columns, change.device)
-    for first in range(0, rows if rounding else 0, height := max(1, BLOCK // columns)):
-        errors.add(late[first : first + height], early[first : first + height])
-    return Gram(matrix, energy, _floor(late, early), errors.floor)
+    errors = Rounding(change) if rounding else None
+    for first in range(0, rows if errors else 0, height := max(1, BLOCK // columns)):
+        assert errors is not None
+        errors.add(first, late[first : first + height], early[first : first + height])
+    return Gram(matrix, energy, _floor(late, early), errors)
 
 
-def rounding_floor(change: WeightChange) -> float:
+def rounding_floor(change: WeightChange, tail: float) -> float:
     """What `Rounding` says of a change, without its Gram matrix."""
-    errors = Rounding(change.shape[1], change.device)
-    for _, late, early in change.pairs():
-        errors.add(late.reshape(len(late), -1), early.reshape(len(early), -1))
-    return errors.floor
+    errors = Rounding(change)
+    for first, late, early in change.pairs():
+        errors.add(first, late.reshape(len(late), -1), early.reshape(len(early), -1))
+    return errors.floor(tail)
 
 
 def _floor(late: Tensor, early: Tensor) -> float:
@@ -218,7 +264,9 @@ def spectrum_of(change: WeightChange, rounding: bool = False) -> Spectrum:
         return Spectrum(np.zeros(min(change.shape)), squared.noise_floor)
     # Rounding can make the smallest eigenvalues slightly negative.
     eigenvalues = torch.linalg.eigvalsh(squared.matrix).cpu().numpy()[::-1]
-    return Spectrum(np.sqrt(np.maximum(eigenvalues, 0.0)), squared.noise_floor, squared.rounding)
+    values = np.sqrt(np.maximum(eigenvalues, 0.0))
+    floor = squared.errors.floor(smaller_half(values, len(values))) if squared.errors is not None else 0.0
+    return Spectrum(values, squared.noise_floor, floor)
 
 
 def singular_values(change: WeightChange) -> np.ndarray:

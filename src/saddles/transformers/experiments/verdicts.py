@@ -21,6 +21,11 @@ Thresholds:
 - *Spectra* (Figures 1, 5, 6 and 14 draw normalised ones, σ_i/σ_1, mean over the heads of a layer here): that of the
   change lies below that of the initial product, at the end, in every layer, at every index up to the head's
   dimension, beyond which the initial product has none: the largest difference is at most 0.
+- *One after another* (Figure 6 draws the singular values of the change over time: "incremental learning dynamics"): of
+  the five largest, each comes before the next, where "comes" is half of its final value, for good. In random order
+  half of the neighbours would be right, in strict order all; three quarters are required, mean over heads and layers,
+  of the worst scale. "More pronounced at smaller scales": the fifth comes later after the first there, in the median
+  over heads and layers of the ratio of their steps, than at the largest scale. Asserted from `gpu` on.
 - *Something was learned.* All this means little in a model that learned nothing: the training loss ends at least a
   tenth below that of uniform guesses, log(outputs).
 - *Scale.* With three scales, ρ = 1/2 is one exchange of neighbours. The mean over heads and layers of Spearman's ρ
@@ -57,6 +62,8 @@ SMALL_EARLY = 10
 """Steps after which a run of a few hundred is compared with its end."""
 LARGE = ("gpu", "paper")
 """Sizes with thousands of steps."""
+LEADING = 5
+"""Singular values whose rise is followed."""
 HEAD, MODEL, HEADS = 16, 64, 4
 """Width of the heads and of the model of weights that diffuse, and most of them per layer."""
 LUCK, ORDERS = 0.05, 100
@@ -122,6 +129,44 @@ def spectra(trajectory: xr.Dataset, product: str) -> dict[str, float]:
         for one in (dk @ np.moveaxis(q, -1, -2) + k @ np.moveaxis(dq, -1, -2), k @ np.moveaxis(q, -1, -2))
     )
     return {"gap": float(gap), "null": float((walk - start).mean(axis=0).max())}
+
+
+def halfway(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """The step from which on each value stays above half of its last one, linear in between; `values` (instant, …)."""
+    share = values / np.maximum(values[-1], np.finfo(float).tiny)
+    above = np.flip(np.logical_and.accumulate(np.flip(share >= 0.5, 0)), 0)
+    place = np.argmax(above, axis=0)  # the first instant from which on it stays above
+    after = np.take_along_axis(share, place[None], 0)[0]
+    before = np.take_along_axis(share, np.maximum(place - 1, 0)[None], 0)[0]
+    part = np.where(
+        place > 0, (0.5 - before) / np.where(after > before, after - before, 1.0), 0.5 / np.maximum(after, 0.5)
+    )
+    begin = np.where(place > 0, steps[np.maximum(place - 1, 0)], 0.0)
+    return begin + part * (steps[place] - begin)
+
+
+def rising(trajectory: xr.Dataset, product: str) -> tuple[np.ndarray, np.ndarray]:
+    """Of each scale: share of neighbours among the leading singular values that rise in order; lateness of the last.
+
+    The second is the median over heads and layers of the step of the last over that of the first.
+    """
+    values = trajectory["singular_value"].sel(product=product).isel(index=slice(LEADING))
+    values = values.transpose("instant", "scale", "layer", "head", "index", ...).values.astype(float)
+    values = values.reshape(*values.shape[:5], -1)[..., 0]
+    when = halfway(values, trajectory["instant"].values.astype(float))
+    order = (np.diff(when, axis=-1) > 0).mean(axis=(1, 2, 3))
+    return order, np.median(when[..., -1] / when[..., 0], axis=(1, 2))
+
+
+def rising_together(trajectory: xr.Dataset) -> float:
+    """The share of `rising` of weights that diffuse, measured at the same instants: the null."""
+    steps = trajectory["instant"].values.astype(float)
+    draw = np.random.default_rng(0)
+    grown = np.sqrt(np.diff(steps, prepend=0.0) / steps[-1])[:, None, None, None]
+    k, q = draw.normal(size=(2, 4 * HEADS, MODEL, HEAD))
+    dk, dq = (np.cumsum(grown * draw.normal(size=(len(steps), *k.shape)), axis=0) for _ in range(2))
+    values = np.linalg.svd(dk @ np.moveaxis(q, -1, -2) + k @ np.moveaxis(dq, -1, -2), compute_uv=False)
+    return float((np.diff(halfway(values[..., :LEADING], steps), axis=-1) > 0).mean())
 
 
 def _walked(k: np.ndarray, q: np.ndarray, dk: np.ndarray, dq: np.ndarray, amount: float) -> float:
@@ -201,6 +246,34 @@ def spectrum_claims(trajectory: Trajectory, judge: Callable[..., Claim]) -> list
     ]  # fmt: skip
 
 
+def incremental_claims(trajectory: Trajectory, judge: Callable[..., Claim]) -> list[Claim]:
+    """Singular values that rise one after another, for both products; stored of the first seed."""
+    order, late = ({product: rising(trajectory, product)[k] for product in ("KQ", "VO")} for k in (0, 1))
+    scales = trajectory["scale"].values
+    small, large = int(scales.argmin()), int(scales.argmax())
+    together = rising_together(trajectory)
+    return [
+        *(
+            judge(f"The {LEADING} leading singular values of Δ{product} rise one after another: share of neighbours in "
+                  "order, worst scale", values=order[product].min(), relation=">=", threshold=0.75, sizes=LARGE,
+                  null=together, against="weights that diffuse")
+            for product in order
+        ),
+        *(
+            judge(f"Of Δ{product} this is more pronounced at the smallest scale: lateness of the fifth, over that at "
+                  "the largest", values=late[product][small] / late[product][large], relation=">=", threshold=1.0,
+                  sizes=LARGE, null=float(np.quantile(_ratios(late[product]), 1 - LUCK)),
+                  against="scales in random order, luckiest 5 %")
+            for product in late
+        ),
+    ]  # fmt: skip
+
+
+def _ratios(values: np.ndarray) -> list[float]:
+    """First over last of every order of the scales."""
+    return [order[0] / order[-1] for order in itertools.permutations(values)]
+
+
 def learned(trajectory: Trajectory, size: str, where: str) -> Claim:
     """Training loss against that of uniform guesses."""
     guess = np.log(trajectory.attrs["outputs"])
@@ -230,6 +303,7 @@ def scale_claims(trajectory: Trajectory, size: str, where: str) -> list[Claim]:
         judge("Smaller initialisation, lower final rank of ΔVO: Spearman's ρ over scales, mean over heads and layers",
               values=spearman(end.sel(product="VO")), relation=">=", threshold=0.0, null=value[0], against=mixed),
         *spectrum_claims(trajectory, judge),
+        *incremental_claims(trajectory, judge),
         learned(trajectory, size, where),
     ]  # fmt: skip
 

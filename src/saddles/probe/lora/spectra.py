@@ -1,0 +1,164 @@
+"""Spectra of all changes, one piece for each module: here or on other processes, kept as they are made.
+
+A piece travels as names and places in files, and a worker reads both models itself, under the same paths. Kept pieces
+are named by what they were made from, so that a folder can serve several plans and a changed file is computed anew.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from saddles.errors import SaddlesError
+from saddles.probe.lora.leading import dense, leading_split
+from saddles.probe.lora.match import Target
+from saddles.probe.lora.on_base import TIMES
+from saddles.probe.lora.ranks import Sized
+from saddles.probe.measuring import Row, read_row, write_row
+from saddles.probe.pieces import Made, Piece, carry_out, made, opened
+from saddles.probe.weights.checkpoints import Weights
+from saddles.probe.weights.weight_change import (
+    WeightChange,
+    effort,
+    rounding_floor,
+    smaller_half,
+    spectrum_of,
+    weight_change,
+)
+from saddles.runtime.files import explained
+from saddles.runtime.progress import bar
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where spectra are computed.
+
+    Attributes:
+        device: of this process.
+        on: "embedded" for worker processes, or the address of a Dask scheduler; None: this process.
+        workers: how many worker processes.
+        parts: a folder that keeps finished spectra; None keeps none.
+    """
+
+    device: str = "cpu"
+    on: str | None = None
+    workers: int | None = None
+    parts: Path | None = None
+
+    def carry_out(self, pieces: Sequence[Piece]) -> dict[str, Row]:
+        """All pieces by their names; those that are kept already are read."""
+        rows = dict(self._kept(pieces))
+        missing = [piece for piece in pieces if piece.name not in rows]
+        if self.parts is not None:
+            with explained(self.parts):
+                self.parts.mkdir(parents=True, exist_ok=True)
+
+        def keep(one: Made) -> None:
+            rows[one.name] = one.row
+            if self.parts is not None:
+                with explained(self.parts, "What is computed is kept: make room and give the same command again"):
+                    write_row(self._file(one.name), one.row)
+
+        with bar("singular values of ΔW, by module", sum(piece.effort for piece in pieces)) as progress:
+            progress.advance(sum(piece.effort for piece in pieces if piece.name in rows))
+            if self.on is not None and missing:
+                with opened(self.on, self.workers) as engine:
+                    carry_out(engine, missing, keep, progress)
+                return rows
+            for piece in missing:
+                one = made(piece, self.device)
+                if one.error:
+                    raise SaddlesError(one.error)
+                keep(one)
+                progress.advance(piece.effort)
+        return rows
+
+    def _kept(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, Row]]:
+        for piece in pieces:
+            if self.parts is not None and self._file(piece.name).is_file():
+                yield piece.name, read_row(self._file(piece.name))
+
+    def _file(self, name: str) -> Path:
+        assert self.parts is not None
+        return self.parts / f"{name}.npz"
+
+
+def piece_of(target: Target, late: Weights, early: Weights, leading: int | None, exact: bool) -> Piece:
+    """The spectrum of one module's change."""
+    sides = [replace(one, model=None, config={}) for one in (late, early)]
+    facts = (target.module, target.weight, target.shape, target.experts, leading, exact, _state(late), _state(early))
+    return Piece(
+        f"{target.module[-80:]}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}",
+        max(target.experts, 1) * effort(target.shape),
+        partial(_spectrum, target, sides[0], sides[1], leading, exact),
+        0,
+        "×".join(map(str, target.shape)),
+    )
+
+
+def in_files(weights: Weights) -> bool:
+    """Whether a model, and the adapter on it, can be recognised by its files."""
+    return weights.model is None and all(Path(place).exists() for place in weights.place.split(TIMES))
+
+
+def _state(weights: Weights) -> object:
+    """What tells whether the files of a model are the same as before."""
+    if not in_files(weights):
+        return weights.place  # nothing of it is kept
+    places = [Path(place) for place in weights.place.split(TIMES)]
+    files = [file for place in places for file in (sorted(place.iterdir()) if place.is_dir() else [place])]
+    return [(str(file.absolute()), (facts := os.stat(file)).st_size, facts.st_mtime_ns) for file in files]
+
+
+def sized(target: Target, row: Row) -> Sized:
+    """What rules need to know of a module, from its piece."""
+    count = max(target.experts, 1)
+    return Sized(
+        row["values"], float(row["floor"]), count * target.inputs, count * target.outputs, rest=float(row["rest"])
+    )
+
+
+def changes_of(target: Target, late: Weights, early: Weights, device: str) -> list[WeightChange]:
+    """ΔW of a target as it is stored, or of each of its experts."""
+    name, start = target.weight.tuned, target.weight.base
+    assert name is not None
+    if not target.experts:
+        return [weight_change(name, late, early, start, device=device)]
+    return [
+        WeightChange(
+            target.module, target.shape,
+            partial(_of_expert, late, name, k), partial(_of_expert, early, start or name, k), device,
+        )
+        for k in range(target.experts)
+    ]  # fmt: skip
+
+
+def _of_expert(weights: Weights, name: str, expert: int, rows: slice) -> Tensor:
+    return weights.read(name, slice(expert, expert + 1))[0][rows]
+
+
+def _spectrum(
+    target: Target, late: Weights, early: Weights, leading: int | None, exact: bool, *, device: str = "cpu"
+) -> Row:
+    """Singular values; of experts, which share a rank, the k-th is the root of the sum of their k-th squares."""
+    parts = [one_spectrum(change, leading, exact) for change in changes_of(target, late, early, device)]
+    return {
+        "values": np.sqrt(np.sum([values**2 for values, _, _ in parts], axis=0)),
+        "floor": np.array(np.linalg.norm([floor for _, floor, _ in parts])),
+        "rest": np.array(sum(rest for _, _, rest in parts)),
+    }
+
+
+def one_spectrum(change: WeightChange, leading: int | None, exact: bool) -> tuple[np.ndarray, float, float]:
+    """Singular values of one matrix, the largest that rounding gives, and the energy beyond the values."""
+    if leading is None:
+        whole = spectrum_of(change, rounding=not exact)
+        return whole.values, whole.rounding, 0.0
+    split = leading_split(dense(change), leading)
+    tail = smaller_half(split.values, min(change.shape), split.rest)
+    return split.values, 0.0 if exact else rounding_floor(change, tail), split.rest
