@@ -134,6 +134,13 @@ def test_the_conjecture_skips_a_saddle_where_covariances_commute():
     np.testing.assert_allclose(np.diff(told["stage_time"])[0], np.log(1e8) / 2 - np.log(2) / 4, rtol=1e-3)
 
 
+def test_the_conjecture_has_the_times_of_modes_that_do_not_meet():
+    """With white inputs every mode grows on its own, at rate 2σ_k: its slope is 1/(2σ_k)."""
+    told = conjectured(np.eye(3), np.diag([3.0, 2.0, 1.0]))
+    np.testing.assert_allclose(told.slopes, [1 / 6, 1 / 4, 1 / 2])
+    np.testing.assert_allclose(told.plateaus, [14.0, 5.0, 1.0, 0.0])
+
+
 def test_a_neuron_of_ones_own_is_checked():
     def crooked(x, theta):
         return theta[0] * (theta[1:] @ x)

@@ -37,6 +37,15 @@ def test_a_rank_that_does_not_bind_gives_the_convex_solution_and_a_smaller_one_c
     np.testing.assert_allclose(sizes[1].best.solution, convex.solution, atol=1e-4)
 
 
+@pytest.mark.parametrize("seed", [24, 31])
+def test_all_signs_are_tried(seed):
+    """No start leads to anything better; here neither the convex solution nor equal signs lead to the optimum."""
+    task, draw = Tokens.random(3, 3, 3, 1, seed), np.random.default_rng(0)
+    found = [local_optimum(task, *draw.normal(size=(2, 3, 1))) for _ in range(40)]
+    best = min(unit_norm(task, weights) for weights in found if weights is not None)
+    assert low_rank_margin(task, 1).best.objective == pytest.approx(best, rel=1e-5)
+
+
 @pytest.mark.parametrize(("tokens", "queries"), [(1e-8, 1e-8), (1e8, 1e8), (1e8, 1e-8)])
 def test_the_size_of_the_data_does_not_matter(tokens, queries):
     task = Tokens.random(3, 3, 4, 1, 2)
