@@ -32,7 +32,7 @@ print("losses of the plateaus:", task.plateaus.round(3))
 # each of them climb the utility of what is not explained yet, wakes the first that gets there,
 # lets the loss come to rest, and repeats. It takes no training step.
 
-model = incontext.Separate(heads=4, rank=1, scale=5e-3)
+model = incontext.Separate(heads=4, rank=1, scale=1e-3)
 predicted = saddles.predict(model, task, incontext.AlternatingFlows(), seed=1)
 for k in range(1, predicted.sizes["stage"]):
     row = predicted.isel(stage=k)
@@ -48,7 +48,7 @@ for k in range(1, predicted.sizes["stage"]):
 end = 1.2 * float(predicted["stage_time"][-1])
 method = incontext.GradientFlow(until=end, rtol=1e-6)
 flow = saddles.simulate(model, task, method, seed=1)
-merged = saddles.simulate(incontext.Merged(4, 5e-3), task, incontext.GradientFlow(), seed=1)
+merged = saddles.simulate(incontext.Merged(4, 1e-3), task, incontext.GradientFlow(), seed=1)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 left.plot(flow["time"], flow["loss"], linewidth=2.2, label="training")

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemWriter, save
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from saddles.errors import SaddlesError
 from saddles.probe.weights.checkpoints import open_weights

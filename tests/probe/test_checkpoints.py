@@ -123,7 +123,7 @@ def _break_not_json(folder):
 def _break_pickle(folder):
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Trap(folder / "executed")))
-    return "wants to run code"
+    return r"wants to run code .* torch\.load\(.*save_file\(weights, 'pytorch_model\.safetensors'\)"
 
 
 def _break_pickle_in_torch_file(folder):

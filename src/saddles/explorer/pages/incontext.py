@@ -172,7 +172,7 @@ def _pointing(measured: xr.Dataset, row: int) -> Panel:
     shares = keys**2 / np.sum(keys**2, axis=1, keepdims=True)
     heads = [f"head {i + 1}" for i in range(len(shares))]
     data = [draw.heat(shares[::-1], [f"{value:.2g}" for value in values], heads[::-1], zmin=0, zmax=1,
-                      colorscale="Blues", xgap=2, ygap=2,
+                      colorscale="Blues", reversescale=True, xgap=2, ygap=2,
                       hovertemplate="%{y}, λ = %{x}: %{z:.2f}<extra></extra>")]  # fmt: skip
     found = int((shares.max(axis=1) > 0.9).sum())
     when = float(measured["time"][row])

@@ -15,7 +15,7 @@ satisfy Assumption 1 only. A run that settles on a token that is not optimal has
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -107,22 +107,45 @@ def arms(settings: Settings) -> "dict[str, tuple[Data, margin.FactoredAttention]
     }
 
 
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What does not depend on the factored model: the data, their optima by norm, and the flow of one joint matrix."""
+
+    task: "margin.Tokens"
+    best: "dict[str, margin.Certified]"
+    joint: Trajectory
+
+
+def reference(task: "margin.Tokens", method: "margin.MarginFlow") -> Reference:
+    """Solve both max-margin problems, and follow the joint matrix."""
+    best = {name: margin.max_margin(task, name) for name in ("nuclear", "frobenius")}
+    return Reference(task, best, simulate(margin.JointAttention(), task, method))
+
+
+@lru_cache(maxsize=64)  # several arms look at the data of the main one again
+def _drawn(data: Data, settings: Settings, seed: int) -> Reference:
+    return reference(data(settings, seed), settings.method)
+
+
 def _pair(data: Data, model: "margin.FactoredAttention", settings: Settings, grid: Grid, seed: int) -> xr.Dataset:
-    return compare(data(settings, seed), model, settings.method, grid, seed)
+    return _against(_drawn(data, settings, seed), model, settings.method, grid, seed)
 
 
 def compare(
     task: "margin.Tokens", model: "margin.FactoredAttention", method: "margin.MarginFlow", grid: Grid, seed: int
 ) -> xr.Dataset:
     """`factored` and `joint` on given data: norms at unit margin over their optima minus 1, and ranks at the end."""
-    best = {name: margin.max_margin(task, name) for name in ("nuclear", "frobenius")}
+    return _against(reference(task, method), model, method, grid, seed)
+
+
+def _against(
+    known: Reference, model: "margin.FactoredAttention", method: "margin.MarginFlow", grid: Grid, seed: int
+) -> xr.Dataset:
+    best = known.best
     values: dict[str, np.ndarray] = {}
     numbers = {f"{name}_optimum": one.objective for name, one in best.items()}
     numbers["optimum_gap"] = max(one.gap for one in best.values())
-    flows = {
-        "factored": simulate(model, task, method, seed=seed),
-        "joint": simulate(margin.JointAttention(), task, method),
-    }
+    flows = {"factored": simulate(model, known.task, method, seed=seed), "joint": known.joint}
     for who, flow in flows.items():
         norms = measures.unit_margin(flow)
         flow = flow.assign({name: norms[name] / best[name].objective - 1 for name in best})

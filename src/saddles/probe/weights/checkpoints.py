@@ -345,7 +345,9 @@ def _opened(file: Path, changed: int, size: int) -> tuple[dict[str, Tensor], _Fa
         if isinstance(error, pickle.UnpicklingError) and _is_pickle(file):
             raise SaddlesError(
                 f"{file} is a pickle that wants to run code when it is opened, and was not opened. Where you trust it, "
-                "save its state_dict with safetensors.torch.save_file."
+                f"two lines convert it: `weights = torch.load({str(file)!r}, weights_only=False)` (then its "
+                "state_dict, if that is inside) and "
+                f"`safetensors.torch.save_file(weights, {file.stem + '.safetensors'!r})`."
             ) from error
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
         words = "its bytes are no pickle" if isinstance(error, pickle.UnpicklingError) else words
