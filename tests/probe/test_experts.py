@@ -1,6 +1,6 @@
 """Experts that a model keeps in one tensor: the ΔW of each."""
 
-# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false
 # pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false
 
 import numpy as np

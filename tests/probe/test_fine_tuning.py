@@ -56,7 +56,7 @@ def options(folder, steps=4):
 
 
 def sentences(count=16):
-    import datasets
+    import datasets  # pyright: ignore[reportMissingImports]
 
     draw = np.random.default_rng(0)
     return datasets.Dataset.from_list([{"text": " ".join(draw.choice(WORDS, 6))} for _ in range(count)])
@@ -90,7 +90,7 @@ def test_supervised_fine_tuning_is_watched(trl, tmp_path, adapted):
 
 
 def test_preference_training_is_watched(trl, tmp_path):
-    import datasets
+    import datasets  # pyright: ignore[reportMissingImports]
 
     pairs = [{"prompt": "the cat", "chosen": " sat on", "rejected": " a mat"}] * 8
     trainer = trl.DPOTrainer(

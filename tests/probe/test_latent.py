@@ -11,7 +11,7 @@ import torch
 from saddles.errors import SaddlesError
 from saddles.networks import invariants
 from saddles.probe import find_layout, heads, inspect, record, spectra, verify
-from saddles.probe.layouts.adapters import LATENT, adapters, latent
+from saddles.probe.layouts.adapters import LATENT, Attention, adapters, latent
 from saddles.probe.layouts.layout import PRODUCTS, Layout
 
 KEY, VALUE, ROTARY, RANK = 8, 8, 4, 12
@@ -79,7 +79,7 @@ def test_a_wrong_link_is_wrong(model, monkeypatch):
         queries = ("q_a_proj.weight", "q_b_proj.weight") if "q_b_proj" in str(shapes) else ("q_proj.weight",)
         for block in latent("DeepSeek", queries, LATENT, "o_proj.weight")(shapes, config, counts):
             turned = [{**factors, "K": factors["V"], "V": factors["K"]} for factors in block.heads]
-            yield type(block)(block.name, block.family, tuple(turned))
+            yield Attention(block.name, block.family, tuple(turned))
 
     monkeypatch.setattr("saddles.probe.layouts.adapters._registry", [swapped, *adapters()])
     result = verify(model, {"input_ids": torch.randint(1, 50, (8, 5))})

@@ -103,7 +103,7 @@ def measure_heads(layout: Layout, now: Read, start: Read, mapping: Map = map) ->
     """
 
     def one(job: Job) -> Row:
-        pairs = [change_and_floor(*factors, noises) for factors, noises in _batches(job, (now, start))]  # pyright: ignore[reportArgumentType]
+        pairs = [change_and_floor(*factors, noises=noises) for factors, noises in _batches(job, (now, start))]  # pyright: ignore[reportArgumentType]
         values, floors = (np.concatenate([_numpy(part) for part in column]) for column in zip(*pairs, strict=True))
         return {"singular_value": values, "noise_floor": floors}
 

@@ -211,6 +211,7 @@ def _latent_heads(
     counts: Mapping[str, int],
 ) -> tuple[Mapping[str, Factor], ...]:
     q, (into, out), o = ends
+    last = block + q[-1]
     number, _ = head_counts(block, config, counts)
     if number is None:
         raise _NotUnderstood("the number of heads is not known: pass a configuration with num_attention_heads")
@@ -230,7 +231,7 @@ def _latent_heads(
         first = head * (key + value)
         return {
             "K": Factor(block + out, rows=(first, first + key), transposed=True, through=latent),
-            "Q": Factor(block + q[-1], rows=(head * query, head * query + key), transposed=True, through=before),
+            "Q": Factor(last, rows=(head * query, head * query + key), transposed=True, through=before),
             "V": Factor(block + out, rows=(first + key, first + key + value), transposed=True, through=latent),
             "O": Factor(block + o, columns=(head * value, (head + 1) * value)),
         }
