@@ -113,6 +113,13 @@ def test_a_wrong_layout_is_wrong(at):
     assert set(verify(model, given)["verdict"].values) == {"wrong"}
 
 
+def test_tokens_that_are_all_alike_confirm_nothing():
+    """Their queries are a constant, which "a bias" would explain whatever the matrix is."""
+    alike = inputs()[:1, :1].expand(8, 5, WIDTH)
+    assert verify(Block(), alike)["verdict"].values.tolist() == ["right"]
+    assert verify(Block("square"), alike)["verdict"].values.tolist() == ["wrong"]
+
+
 def test_attention_without_a_softmax_is_not_confirmed(monkeypatch):
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, k, v: q * k * v)
     result = verify(Block(), inputs())

@@ -287,11 +287,13 @@ def _agree(real: Tensor, plain: Tensor, bias: Tensor | None, dtype: torch.dtype)
         if errors[-1] <= most:
             return _Check(between, errors[-1])
     between, guess = ways[-1]
-    if len(real) >= FEWEST:  # a constant that is added elsewhere, for instance with relative positions
+    # Tokens that are all alike (learned queries, for instance) are a constant, which fits whatever the matrix is.
+    varied = float((real - real.mean(0)).norm()) > most * float(real.norm())
+    if len(real) >= FEWEST and varied:  # a constant that is added elsewhere, for instance with relative positions
         errors.append(_error(real - real.mean(0), guess - guess.mean(0)))
         if errors[-1] <= most:
             return _Check(("a bias",), errors[-1])
-    for centred in (False, True) if len(real) >= FEWEST else ():
+    for centred in (False, True) if len(real) >= FEWEST and varied else ():
         errors.append(_norm_error(real, guess, centred))
         if errors[-1] <= most:
             return _Check((*between, "a norm"), errors[-1])
