@@ -20,6 +20,7 @@ import torch
 
 from saddles.probe.lora.match import Names, Target
 from saddles.probe.lora.reshape import lora_compress
+from saddles.probe.lora.spectra import changes_of, one_spectrum
 from saddles.probe.lora.truncation import Truncation
 from saddles.probe.weights.checkpoints import Weights
 from saddles.probe.weights.weight_change import spectrum_of
@@ -67,7 +68,7 @@ def seven_billion(device: str, leading: int, most: int | None) -> dict[str, Any]
         return time.perf_counter() - began, time.process_time() - used, result
 
     if device != "cpu":
-        spent(lambda: truncation._leading(truncation.changes(targets[0])[0]))  # libraries are loaded
+        spent(lambda: one_spectrum(changes_of(targets[0], late, early, device)[0], leading, False))  # loads libraries
         torch.cuda.reset_peak_memory_stats()
     wall, used, sized = spent(truncation.sizes)
     ranks = {t.module: min(64, leading) for t in targets}
@@ -81,9 +82,8 @@ def seven_billion(device: str, leading: int, most: int | None) -> dict[str, Any]
     whole = {}
     for shape in pools if device != "cpu" else []:
         target = next(t for t in targets if t.shape == shape)
-        whole[f"{shape[0]}x{shape[1]}"] = spent(lambda t=target: spectrum_of(truncation.changes(t)[0], rounding=True))[
-            0
-        ]
+        (change,) = changes_of(target, late, early, device)
+        whole[f"{shape[0]}x{shape[1]}"] = spent(lambda one=change: spectrum_of(one, rounding=True))[0]
         result["whole_seconds_extrapolated"] = sum(
             whole[f"{s[0]}x{s[1]}"] * counts[s] for s in pools if f"{s[0]}x{s[1]}" in whole
         )

@@ -13,9 +13,10 @@ from saddles.errors import SaddlesError
 from saddles.probe.lora import inputs as inputs_module
 from saddles.probe.lora.adapter import lora_extract
 from saddles.probe.lora.inputs import Inputs
+from saddles.probe.lora.leading import leading_split
 from saddles.probe.lora.plan import LoraPlan
 from saddles.probe.lora.planning import lora_plan
-from saddles.probe.lora.truncation import leading_split, weighted_factors, weighted_values
+from saddles.probe.lora.truncation import weighted_factors, weighted_values
 
 TEXT = torch.randint(0, 50, (4, 16), generator=torch.Generator().manual_seed(5))
 SHAPES = [(7, 11), (11, 7), (9, 9), (40, 3)]

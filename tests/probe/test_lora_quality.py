@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from planted import tiny, trained
@@ -10,6 +11,8 @@ from planted import tiny, trained
 from saddles.errors import SaddlesError
 from saddles.probe.lora.adapter import lora_extract
 from saddles.probe.lora.planning import lora_plan
+from saddles.probe.lora.quality import smallest_within
+from saddles.probe.lora.ranks import Sized
 
 TEXT = torch.randint(0, 50, (3, 12), generator=torch.Generator().manual_seed(5))
 
@@ -44,6 +47,22 @@ def test_measured_values_are_those_of_the_loaded_adapter(family, save_modules, t
     else:
         assert rows["rank 32"].value == pytest.approx(rows["tuned"].value, abs=1e-5)
     assert rows["energy=0.6"].parameters == plan.parameters
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_threshold_with_fewer_ranks_is_within_the_loss(seed):
+    """Against every threshold, for spectra that fall fast: the last ranks carry less than 1e-6 of the energy."""
+    draw = np.random.default_rng(seed)
+    sized = [Sized(np.sort(10 ** draw.uniform(-4, 0, count))[::-1], 0.0, 9, 9) for count in (3, 7, 5)]
+    every = sorted((value for one in sized for value in one.values), reverse=True)
+
+    def missed(ranks: list[int]) -> float:
+        return sum(float((one.values[rank:] ** 2).sum()) for one, rank in zip(sized, ranks, strict=True))
+
+    for most in (1e-1, 1e-3, 1e-7):
+        ways = [[int((one.values >= least).sum()) for one in sized] for least in every]
+        fewest = min((ranks for ranks in ways if missed(ranks) <= most), key=sum)
+        assert smallest_within(sized, missed, most) == fewest
 
 
 def test_the_smallest_adapter_within_a_loss():

@@ -15,6 +15,7 @@ from saddles.probe.lora.reshape import lora_compress, lora_grow, lora_merge
 from saddles.probe.lora.stored import open_adapter
 
 TOKENS = torch.arange(10)[None]
+TEXT = torch.randint(0, 50, (3, 12), generator=torch.Generator().manual_seed(5))
 
 
 def _trained_adapter(folder, seed=0, family="llama", **settings: Any) -> Any:
@@ -196,6 +197,57 @@ def test_what_is_no_product_of_factors_is_refused(tmp_path):
         lora_compress(tmp_path / "conv.safetensors", tmp_path / "x.safetensors", max_rank=1)
     with pytest.raises(SaddlesError, match="holds no adapter_model"):
         lora_compress(tmp_path, tmp_path / "out", max_rank=1)
+    assert not (tmp_path / "out").exists()
+
+
+def _lost(model: Any, whole: Any, causal: bool) -> float:
+    """Cross-entropy above that of the whole adapter, or the divergence from it."""
+    with torch.no_grad():
+        found, wanted = (one(TEXT).logits.log_softmax(-1) for one in (model, whole))
+        if causal:
+            losses = [-one[:, :-1].gather(-1, TEXT[:, 1:, None]).mean() for one in (found, wanted)]
+            return float(losses[0] - losses[1])
+        return float((wanted.exp() * (wanted - found)).sum(-1).mean())
+
+
+@pytest.mark.filterwarnings("ignore:Adapter 'default'")
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_compress_by_loss(family, causal, tmp_path):
+    """What is lost is measured by PEFT's own forward pass."""
+    from peft import PeftModel
+
+    settings: dict[str, Any] = {"task_type": "CAUSAL_LM"} if causal else {}
+    if family == "gpt2":  # Conv1D, and biases beside the factors
+        settings |= {"target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True, "lora_bias": True}
+    whole = _trained_adapter(tmp_path / "whole", family=family, **settings)
+    base = tiny(family)
+
+    def loss(folder) -> float:
+        return _lost(PeftModel.from_pretrained(copy.deepcopy(base), str(folder)).eval(), whole, causal)
+
+    lora_compress(tmp_path / "whole", tmp_path / "thin", max_rank=1)
+    allowed = 0.2 * loss(tmp_path / "thin") if not causal else 0.02
+    made = lora_compress(tmp_path / "whole", tmp_path / "small", loss=allowed, evaluate=TEXT, base=base)
+    assert loss(tmp_path / "small") <= allowed + 1e-5
+    assert made.parameters[1] < made.parameters[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss": 0.1}, "needs `evaluate`"),
+        ({"loss": -1.0, "evaluate": TEXT}, "must be positive"),
+        ({"loss": 0.1, "evaluate": TEXT, "max_rank": 2}, "decides the ranks by itself"),
+        ({"evaluate": TEXT}, "are for `loss`"),
+        ({"loss": 0.1, "evaluate": TEXT, "base": "nowhere"}, "which is not here"),
+        ({"loss": 0.1, "evaluate": TEXT, "base": tiny("gpt2")}, "Is it the adapter's base"),
+    ],
+)
+def test_compress_by_loss_says_what_is_missing(settings, words, tmp_path):
+    _trained_adapter(tmp_path / "whole")
+    with pytest.raises(SaddlesError, match=words):
+        lora_compress(tmp_path / "whole", tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
 
 

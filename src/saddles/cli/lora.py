@@ -164,13 +164,21 @@ def lora_compress(
     budget: BudgetOption = None,
     max_rank: MaxRankOption = None,
     round_to: RoundOption = 1,
+    evaluate: Annotated[Path | None, typer.Option("--eval", help="a text: what --loss is measured on")] = None,
+    loss: LossOption = None,
+    base: Annotated[
+        Path | None, typer.Option(help="the adapter's base, for --loss; default: the folder that its config names")
+    ] = None,
 ) -> None:
     """Write an adapter of fewer ranks, the best of its size."""
     from saddles.probe.lora.reshape import lora_compress as work
 
     _show_reshaped(
-        work(adapter, out_, energy, budget, max_rank, energy_per_module=energy_per_module, round_to=round_to)
-    )
+        work(
+            adapter, out_, energy, budget, max_rank, energy_per_module=energy_per_module, round_to=round_to, loss=loss,
+            evaluate=evaluate, base=base,
+        )
+    )  # fmt: skip
 
 
 @lora.command("merge")

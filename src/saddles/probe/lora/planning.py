@@ -182,7 +182,7 @@ class _Judgement:
         self._judge, self._sized = Judge(truncation, sized, keep), sized
         self._biases = all(target.bias for target in pairs.targets)
         causal = pairs.task == "CAUSAL_LM"
-        self._measure = measure_of(evaluate, self._judge, (early.place, late.place), causal)
+        self._measure = measure_of(evaluate, self._judge.tuned, (early.place, late.place), causal)
         self.tuned = self._measure(self._judge.tuned)
         self.base = self.value([0] * len(sized))
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.ranks import Sized, one_threshold
+from saddles.probe.lora.ranks import Sized
 from saddles.probe.lora.running import model_of, tokens_of
 from saddles.probe.lora.truncation import Truncation
 
@@ -77,18 +78,18 @@ class Judge:
 
 
 def measure_of(
-    evaluate: Evaluation, judge: Judge, places: Sequence[str], causal: bool
+    evaluate: Evaluation, tuned: torch.nn.Module, places: Sequence[str], causal: bool
 ) -> Callable[[torch.nn.Module], float]:
     """A function of a model: its loss, or its divergence from the tuned model."""
     if not isinstance(evaluate, str | os.PathLike | Tensor):
         return lambda model: float(evaluate(model))
     blocks = (
-        tokens_of(evaluate, places, judge.tuned)
+        tokens_of(evaluate, places, tuned)
         if not isinstance(evaluate, Tensor)
         else evaluate.reshape(-1, evaluate.shape[-1])
     )
     with torch.no_grad():
-        wanted = [] if causal else [_logits(judge.tuned, block).log_softmax(-1) for block in blocks]
+        wanted = [] if causal else [_logits(tuned, block).log_softmax(-1) for block in blocks]
 
     def value(model: torch.nn.Module) -> float:
         total = 0.0
@@ -112,25 +113,22 @@ def _logits(model: torch.nn.Module, block: Tensor) -> Tensor:
 
 
 def smallest_within(sized: Sequence[Sized], value: Callable[[list[int]], float], most: float) -> list[int]:
-    """The fewest ranks, with one threshold on σ, whose value is at most `most`; by bisection on the share of energy."""
+    """The fewest ranks, with one threshold on σ, whose value is at most `most`; by bisection on their number."""
     squares = [one.squares for one in sized]
-    full = one_threshold(squares, 1.0)
-    reached = value(full)
+    largest = np.sort(np.concatenate(squares))[::-1]
+    largest = largest[largest > 0]
+
+    def ranks_of(number: int) -> list[int]:
+        return [int(np.count_nonzero(one >= largest[number - 1])) for one in squares]
+
+    low, high = 0, len(largest)
+    reached = value(ranks_of(high))
     if reached > most:
         raise SaddlesError(
             f"Even with full ranks base + adapter reaches {reached:.4g}, above {most:.4g}. The rest is in tensors that "
             "no rank carries: hold them whole with `save_modules` (--save-modules), or allow a larger loss."
         )
-    low, high, ranks = 0.0, 1.0, full
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        trial = one_threshold(squares, middle)
-        if value(trial) <= most:
-            high, ranks = middle, trial
-        else:
-            low = middle
-    return ranks
-
-
-STEPS = 8
-"""Halvings of the share of energy: to 0.4 % of it."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if value(ranks_of(middle)) <= most else (middle, high)
+    return ranks_of(high)

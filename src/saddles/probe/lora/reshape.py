@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
+from saddles.probe.lora.quality import Evaluation, smallest_within
 from saddles.probe.lora.ranks import Rule, Sized, choose
 from saddles.probe.lora.stored import Adapter, Pair, open_adapter, store_adapter
+from saddles.probe.lora.trial import BIAS, Trial
+from saddles.probe.weights.checkpoints import Source
 from saddles.runtime.files import refuse_existing
 
 if TYPE_CHECKING:
     import pandas as pd
-
-BIAS = ".lora_B.bias"
-"""How the name of a bias that PEFT adds with its factors ends."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,9 @@ def lora_compress(
     *,
     energy_per_module: float | None = None,
     round_to: int = 1,
+    loss: float | None = None,
+    evaluate: Evaluation | None = None,
+    base: Source | None = None,
 ) -> Reshaped:
     """Write an adapter of fewer ranks: the best approximation of each module's change.
 
@@ -105,18 +108,46 @@ def lora_compress(
         adapter: a PEFT folder, or a .safetensors file with kohya's names.
         out: a folder, or for kohya's names a file; must not exist.
         energy, budget, max_rank, energy_per_module, round_to: as in `lora_plan`.
+        loss: the fewest ranks, with one threshold on σ, that lose at most so much against the adapter as it is.
+        evaluate: what the loss is measured on, as in `lora_plan`.
+        base: the adapter's base, on which it runs; default: the folder that its config names.
 
     Raises:
         SaddlesError: DoRA, convolutions, damaged files.
     """
     rule = Rule(energy, energy_per_module, budget, max_rank, round_to)
     rule.check()
+    _check_loss(rule, loss, evaluate, base)
     place = Path(out)
     refuse_existing(place)
     stored = open_adapter(adapter)
     splits = {module: _split(pair.scale * pair.outer.double(), pair.inner) for module, pair in stored.pairs.items()}
     before = {module: pair.rank for module, pair in stored.pairs.items()}
-    return _write(stored, splits, before, rule, place)
+    if loss is None or evaluate is None:
+        return _write(stored, splits, before, choose(_sized(splits), rule).ranks, place)
+    trial = Trial(stored, base, evaluate)
+
+    def value(ranks: Sequence[int]) -> float:
+        return trial.value({m: split.cut(rank) for (m, split), rank in zip(splits.items(), ranks, strict=True)})
+
+    return _write(stored, splits, before, smallest_within(_sized(splits), value, trial.whole + loss), place)
+
+
+def _check_loss(rule: Rule, loss: float | None, evaluate: Evaluation | None, base: Source | None) -> None:
+    if loss is None:
+        if evaluate is not None or base is not None:
+            raise SaddlesError("`evaluate` and `base` are for `loss`. Give it, or leave them out.")
+        return
+    if evaluate is None:
+        raise SaddlesError("`loss` needs `evaluate`: a text on which it is measured.")
+    if not loss > 0:
+        raise SaddlesError.must_be("loss", "positive: what the smaller adapter may lose", loss)
+    if rule != Rule():
+        raise SaddlesError("`loss` decides the ranks by itself. Give it without `energy`, `budget` and the like.")
+
+
+def _sized(splits: Mapping[str, _Split]) -> list[Sized]:
+    return [Sized(one.values, 0.0, one.right.shape[1], len(one.left)) for one in splits.values()]
 
 
 def lora_merge(
@@ -157,7 +188,8 @@ def lora_merge(
         overlap[module] = _overlap(parts)
     if energy is None and budget is None and max_rank is None:
         rule = Rule(energy=1.0)
-    return _write(_with_biases(opened, shares, modules), splits, before, rule, place, overlap)
+    ranks = choose(_sized(splits), rule).ranks
+    return _write(_with_biases(opened, shares, modules), splits, before, ranks, place, overlap)
 
 
 def _check_merge(opened: list[Adapter], shares: list[float]) -> None:
@@ -251,12 +283,11 @@ def _write(
     like: Adapter,
     splits: dict[str, _Split],
     before: dict[str, int],
-    rule: Rule,
+    chosen: Sequence[int],
     place: Path,
     overlap: Mapping[str, float] | None = None,
 ) -> Reshaped:
-    modules = [Sized(one.values, 0.0, one.right.shape[1], len(one.left)) for one in splits.values()]
-    ranks = dict(zip(splits, choose(modules, rule).ranks, strict=True))
+    ranks = dict(zip(splits, chosen, strict=True))
     # A module whose bias the adapter carries stays in it.
     ranks = {m: 1 if not rank and f"{m}{BIAS}" in like.others else rank for m, rank in ranks.items()}
     pairs = {module: split.cut(ranks[module]) for module, split in splits.items()}
