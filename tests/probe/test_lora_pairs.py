@@ -426,7 +426,7 @@ def test_a_config_neither_reaches_the_network_nor_builds_without_end(tmp_path, m
     # Settings that no name gives away: the bound on modules itself.
     wide = dict(config) | {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 40}
     assert empty_model(wide, 400) is not None
-    monkeypatch.setattr("saddles.probe.lora.skeleton._counts", lambda config: 0)
+    monkeypatch.setattr("saddles.probe.weights.described._counts", lambda config: 0)
     assert empty_model(wide | {"num_hidden_layers": 10**6}, 400) is None
     assert time.monotonic() - began < 60
     assert os.environ["HF_HUB_OFFLINE"] == "0"

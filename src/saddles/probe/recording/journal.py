@@ -14,7 +14,7 @@ import contextlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,6 +150,32 @@ class Journal:
         """Whether the recording reached the end of its training."""
         stored = self.folder / "trajectory.zarr"
         return stored.is_dir() and status_of(load(stored)).ok
+
+    def begin_again(self, starts_there: "Callable[[Mapping[str, Tensor]], bool]") -> None:
+        """Make room for a training that starts at step 0; one that may be another training's is refused.
+
+        Args:
+            starts_there: whether training starts from the weights of an earlier recording.
+        """
+        # A recording without rows was begun and died before the first one: it is begun again.
+        last = max(self.steps(), default=0)
+        if last and (self.ended_well() or not starts_there(self.reference())):
+            raise SaddlesError(
+                f"{self.folder} holds a recording up to step {last}, and training starts at step 0. Recordings are "
+                "never overwritten: pass step= to resume it, or another out=."
+            )
+        if last:
+            self.go_back_to(0)  # the same training, which died before its first checkpoint
+
+    def resume(self, step: int, layout: Layout, now: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+        """Go back to a step, and return the weights at the start; another model's recording is refused."""
+        reference = self.reference()
+        if self.layout().heads != layout.heads or set(reference) != set(now):
+            raise SaddlesError(
+                f"{self.folder} holds a recording of another model or of other matrices. Choose another out=."
+            )
+        self.go_back_to(step)
+        return reference
 
     def go_back_to(self, step: int) -> None:
         """Put rows after a step aside: training resumes there."""

@@ -230,21 +230,9 @@ class Recorder:
         if journal is None or not journal.exists():
             return None
         if self.at == 0:
-            # A recording without rows was begun and died before the first one: it is begun again.
-            if last := max(journal.steps(), default=0):
-                if journal.ended_well() or not same_weights(journal.reference(), self._start(now)):
-                    raise SaddlesError(
-                        f"{journal.folder} holds a recording up to step {last}, and training starts at step 0. "
-                        "Recordings are never overwritten: pass step= to resume it, or another out=."
-                    )
-                journal.go_back_to(0)  # the same training, which died before its first checkpoint
+            journal.begin_again(lambda reference: same_weights(reference, self._start(now)))
             return None
-        reference = journal.reference()
-        if journal.layout().heads != self.layout.heads or set(reference) != set(now):
-            raise SaddlesError(
-                f"{journal.folder} holds a recording of another model or of other matrices. Choose another out=."
-            )
-        journal.go_back_to(self.at)
+        reference = journal.resume(self.at, self.layout, now)
         self._initial = journal.initial()
         self._rows.take_over(journal)
         return reference
