@@ -119,6 +119,16 @@ def test_a_damaged_chunk_is_one_sentence_in_every_command_that_reads_it(command)
     assert not Path("file.nc").exists()
 
 
+def test_settings_that_leave_nothing_to_compare(command, tmp_path):
+    """One rate has no slope; a learning rate too large for its theory still gives claims and a figure."""
+    code, _, err = command("run", "concepts/theory-vs-sgd", "--size", "tiny", "--set", "rates=0.5", "--out", "one")
+    assert code == 2
+    assert err.strip().splitlines()[-1].startswith("saddles: `rates` must be two or more")
+    code, _, err = command("run", "linear/transition", "--size", "tiny", "--set", "c=1", "--out", "two")
+    assert code in (0, 1), err
+    assert {"claims.json", "figure.png", "trajectory.zarr"} <= {place.name for place in (tmp_path / "two").iterdir()}
+
+
 def test_an_interrupt_inside_exec_has_the_code_of_an_interrupt(tmp_path):
     words = [sys.executable, "-m", "interrupted_command", "run", "toy/decay", "--out", "here"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

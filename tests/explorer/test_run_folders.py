@@ -300,6 +300,15 @@ def test_a_stored_prediction_is_drawn_over_the_run(tmp_path):
     np.testing.assert_allclose(theory["y"], beta[:, 0, 1], rtol=1e-5)  # one prediction for every decade
 
 
+def test_a_variable_with_a_dot_in_its_name_is_drawn(tmp_path):
+    losses = np.array([3.0, 2.0, 1.0, 0.5])
+    saddles.save(xr.Dataset({"train.loss": ("time", losses)}, {"time": np.arange(4.0)}), tmp_path / "run.zarr")
+    page = runs.page(RunFolders([tmp_path]))
+    view = Runs(run="0/run.zarr", variable="train.loss")
+    first = page.panels(view, page.compute(view, False))[0]
+    np.testing.assert_allclose(first.data[0]["y"], losses, rtol=1e-5)
+
+
 def test_a_run_shows_its_figure_its_claims_and_its_neighbours(home, tmp_path):
     place = home / "lab" / "one"
     (place / "figure.png").write_bytes(b"a picture")

@@ -20,6 +20,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.errors import SaddlesError
 
 SAVES = 100
 """Instants of every run, whatever its rate."""
@@ -40,6 +41,9 @@ class Settings:
 def run(settings: Settings, context: Context) -> Trajectory:
     """Sup-norm errors over rates, seeds and both methods, and the curves of the largest rate."""
     seeds, rates = context.seeds(settings.seeds), settings.rates
+    largest = settings.until / SAVES
+    if len(set(rates)) < 2 or max(rates) > largest:
+        raise SaddlesError.must_be("rates", f"two or more, at most {largest:g}: a slope over {SAVES} instants", rates)
     tasks = [
         concepts.Identity((1.0, 2.0), 0.5, dim=settings.dim, samples=settings.samples, rotate=True, seed=seed)
         for seed in seeds

@@ -33,7 +33,13 @@ def variables(data: xr.Dataset) -> list[str]:
 
 def names(parts: Results) -> list[str]:
     """The variables of a run, with their groups."""
-    return [f"{group}.{name}" if group else name for group, data in parts.items() for name in variables(data)]
+    return list(_places(parts))
+
+
+def _places(parts: Results) -> dict[str, tuple[str, str]]:
+    """Name with group -> group and variable; a variable's own name may have dots too."""
+    rows = [(group, name) for group, data in parts.items() for name in variables(data)]
+    return {f"{group}.{name}" if group else name: (group, name) for group, name in rows}
 
 
 def chosen(view: Runs, parts: Results) -> tuple[xr.Dataset, str]:
@@ -45,7 +51,7 @@ def chosen(view: Runs, parts: Results) -> tuple[xr.Dataset, str]:
     if full not in known:
         sentence = f"Unknown variable {full[:QUOTED]!r}. This run has {', '.join(known[:LISTED])}."
         raise RefusedError("variable", sentence)
-    group, _, name = full.rpartition(".")
+    group, name = _places(parts)[full]
     return parts[group], name
 
 
@@ -231,6 +237,6 @@ def say(view: Runs, parts: Results) -> str:
     data, name = chosen(view, parts)
     axes = ", ".join(f"{axis} {size}" for axis, size in data[name].sizes.items())
     who = data.attrs.get("experiment") or data.attrs.get("model") or data.attrs.get("lab") or "a trajectory"
-    others = [other for other in names(parts) if other.rpartition(".")[2] != name]
+    others = [full for full, (_, other) in _places(parts).items() if other != name]
     status = data.attrs.get("status", "stored")
     return f"{str(who)[:80]}: {_title(name)} ({axes}); {status}. Other variables: {', '.join(others[:8]) or 'none'}."
