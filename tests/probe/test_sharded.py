@@ -45,6 +45,11 @@ with record(model, every=1, out=folder + "/live") as run:
 tree = spectra(model, start, step=1)
 if rank == 0:
     save(tree, folder + "/after")
+with record(model, every=1, out=folder + "/restart", step=1, reference=start) as run:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    run.step()
 dist.destroy_process_group()
 """
 
@@ -60,6 +65,21 @@ def test_two_processes_gather_their_shards(tmp_path):
     whole = spectra(model, start, step=1)["heads"]["singular_value"].values
     for name in ("live", "after"):
         np.testing.assert_allclose(load(tmp_path / name)["heads"]["singular_value"].values, whole, rtol=1e-5)
+    _joined(tmp_path, start)
+
+
+def _joined(folder: Any, start: Any) -> None:
+    """A training that one process began and two went on with."""
+    torch.manual_seed(0)
+    model = small_models.timm_like()
+    with record(model, every=1, out=folder / "alone") as run:
+        model.load_state_dict({name: 1.5 * tensor for name, tensor in start.state_dict().items()})
+        run.step()
+    model.load_state_dict({name: 2.25 * tensor for name, tensor in start.state_dict().items()})
+    both: Any = probe.recorded(folder / "alone", folder / "restart")["heads"]
+    assert both["step"].values.tolist() == [1, 2]
+    last = spectra(model, start, step=2)["heads"]["singular_value"].values
+    np.testing.assert_allclose(both["singular_value"].values[1:], last, rtol=1e-5, atol=1e-6)
 
 
 def emptied() -> Any:
