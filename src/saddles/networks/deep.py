@@ -50,7 +50,7 @@ def follow_deep(
         steps: of gradient descent.
 
     Returns:
-        (width, variance) each: `linearity` e of the whole change on the training inputs, and `loss` over that of f = 0.
+        By width and variance, `linearity` e of the whole change on the training inputs, and `loss` over that of f = 0.
     """
     sigmas = np.sqrt(np.asarray(variances, dtype=float))
     most = max(widths)
