@@ -7,27 +7,16 @@ process on one thread. A measure that costs s steps and is taken every k steps s
 """
 
 import time
-from collections.abc import Callable
 
 import torch
 
+from benchmarks.timing import best_of
 from saddles import networks
 from saddles.runtime.threads import one_thread
 from saddles.transformers import make_gpt2
 
 SMALL = {"n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 128, "vocab_size": 16_000}
 LARGE = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 128, "vocab_size": 50_257}
-
-
-def spent(work: Callable[[], object], repeats: int) -> float:
-    """Processor seconds, the least of several."""
-    work()
-    found = []
-    for _ in range(repeats):
-        began = time.process_time()
-        work()
-        found.append(time.process_time() - began)
-    return min(found)
 
 
 @one_thread()
@@ -44,7 +33,7 @@ def main(full: bool = False) -> None:
         optimiser.zero_grad()
 
     repeats = 1 if full else 3
-    one = spent(step, repeats)
+    one = best_of(step, repeats, time.process_time)
     count = sum(part.numel() for part in model.parameters())
     print(f"{count:,} parameters, 2 × 128 tokens: a step {one:.2f} processor seconds; in steps:")
     measures = {
@@ -53,4 +42,4 @@ def main(full: bool = False) -> None:
         "LiveHeads": networks.LiveHeads(),
     }
     for name, measure in measures.items():
-        print(f"- {name}: {spent(lambda one=measure: one(model, start), repeats) / one:.2f}")
+        print(f"- {name}: {best_of(lambda one=measure: one(model, start), repeats, time.process_time) / one:.2f}")

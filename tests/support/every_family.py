@@ -141,10 +141,8 @@ def _shrink(config: Any, fill: bool) -> None:
             absent = now is None and (name == "head_dim" or (fill and name in WITHOUT_A_VALUE))
             if absent or (isinstance(now, int | float) and not isinstance(now, bool)):
                 setattr(config, name, value)
-        except (
-            Exception
-        ):  # a configuration may refuse in any way: its size stays, and `build` then says why it is large
-            continue
+        except Exception:  # a configuration may refuse in any way
+            continue  # its size stays, and `build` then says why the model is large
     if isinstance(getattr(config, "kv_lora_rank", None), int):  # latent attention: rotary positions have a width apart
         _set(config, head_dim=4, num_key_value_heads=HEADS, qk_head_dim=12, partial_rotary_factor=1.0)
     types = getattr(config, "layer_types", None)

@@ -93,12 +93,9 @@ def follow_heads(
         if steps >= max_steps:
             done.status = Status(Ending.STOPPED, f"{max_steps} solver steps spent at time {now:.6g}")
             break
-        next_part = part.rested(state, felt, rtol) if cross and idle % LOOK == 0 else None
-        if next_part is None and part.frozen.any() and part.system.returned(state) > felt:
-            next_part = Part.everything(heads)
-        if next_part is not None and next_part is not part and not next_part.frozen.all():
-            weights, part = part.full(state), next_part
-            state = weights[part.mine]
+        next_part = _next_part(heads, part, state, felt, rtol, look=cross and idle % LOOK == 0)
+        if next_part is not part:
+            state, part = part.full(state)[next_part.mine], next_part
             base, stepper = now, _stepper(part, state, end - now, rtol)
         line = _cross(part, state, end - now, felt, rtol) if cross and idle % LOOK == 0 else None
         if line is not None:
@@ -122,6 +119,14 @@ def follow_heads(
             _save(done, wanted, now, lambda due, s=base, p=dense, o=part: o.full(p(due - s)))
     done.wall_time = clock.perf_counter() - began
     return done
+
+
+def _next_part(heads: Heads, part: Part, state: State, felt: float, rtol: float, look: bool) -> Part:
+    """Which heads move from here on: those at rest are frozen where it is time to look, all are released if felt."""
+    found = part.rested(state, felt, rtol) if look else None
+    if found is None and part.frozen.any() and part.system.returned(state) > felt:
+        found = Part.everything(heads)
+    return part if found is None or found.frozen.all() else found
 
 
 def _stepper(part: Part, state: State, room: float, rtol: float) -> DOP853:

@@ -11,7 +11,7 @@ from saddles.errors import SaddlesError
 from saddles.probe.lora.inputs import Data
 from saddles.probe.lora.match import Match, Names, Target, ancestors
 from saddles.probe.lora.plan import LeftOut, LoraPlan, ModuleRank, Saved, root
-from saddles.probe.lora.quality import Evaluation, Judge, Measured, measure_of, smallest_within
+from saddles.probe.lora.quality import Evaluation, Judge, Measured, check_loss, measure_of, smallest_within
 from saddles.probe.lora.ranks import Choice, Rule, Sized, choose, uniform_curve
 from saddles.probe.lora.running import open_pair
 from saddles.probe.lora.spectra import Workshop, in_files
@@ -146,14 +146,7 @@ def _check(
         raise SaddlesError.must_be("leading", "at least 1", leading)
     if leading is not None and rule.energy == 1:
         raise SaddlesError("`energy=1` needs whole spectra. Leave `leading` out, or ask for less.")
-    if loss is None:
-        return
-    if evaluate is None:
-        raise SaddlesError("`loss` needs `evaluate`: a text on which it is measured.")
-    if not loss > 0:
-        raise SaddlesError.must_be("loss", "positive: what the adapter may lose against the tuned model", loss)
-    if rule != Rule():
-        raise SaddlesError("`loss` decides the ranks by itself. Give it without `energy`, `budget` and the like.")
+    check_loss(rule, loss, evaluate)
 
 
 def _workshop(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.ranks import Sized
+from saddles.probe.lora.ranks import Rule, Sized
 from saddles.probe.lora.running import model_of, tokens_of
 from saddles.probe.lora.truncation import Truncation
 
@@ -110,6 +110,18 @@ def _logits(model: torch.nn.Module, block: Tensor) -> Tensor:
     found: Any = model(block[None])
     logits = getattr(found, "logits", None)
     return (found.start_logits if logits is None else logits).float()
+
+
+def check_loss(rule: Rule, loss: float | None, evaluate: Evaluation | None) -> None:
+    """Refuse a loss that cannot be measured or has no meaning, or that comes with another rule."""
+    if loss is None:
+        return
+    if evaluate is None:
+        raise SaddlesError("`loss` needs `evaluate`: a text on which it is measured.")
+    if not loss > 0:
+        raise SaddlesError.must_be("loss", "positive: what the adapter may lose", loss)
+    if rule != Rule():
+        raise SaddlesError("`loss` decides the ranks by itself. Give it without `energy`, `budget` and the like.")
 
 
 def smallest_within(sized: Sequence[Sized], value: Callable[[list[int]], float], most: float) -> list[int]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.quality import Evaluation, smallest_within
+from saddles.probe.lora.quality import Evaluation, check_loss, smallest_within
 from saddles.probe.lora.ranks import Rule, Sized, choose
 from saddles.probe.lora.stored import Adapter, Pair, open_adapter, store_adapter
 from saddles.probe.lora.trial import BIAS, Trial
@@ -117,7 +117,9 @@ def lora_compress(
     """
     rule = Rule(energy, energy_per_module, budget, max_rank, round_to)
     rule.check()
-    _check_loss(rule, loss, evaluate, base)
+    check_loss(rule, loss, evaluate)
+    if loss is None and (evaluate is not None or base is not None):
+        raise SaddlesError("`evaluate` and `base` are for `loss`. Give it, or leave them out.")
     place = Path(out)
     refuse_existing(place)
     stored = open_adapter(adapter)
@@ -131,19 +133,6 @@ def lora_compress(
         return trial.value({m: split.cut(rank) for (m, split), rank in zip(splits.items(), ranks, strict=True)})
 
     return _write(stored, splits, before, smallest_within(_sized(splits), value, trial.whole + loss), place)
-
-
-def _check_loss(rule: Rule, loss: float | None, evaluate: Evaluation | None, base: Source | None) -> None:
-    if loss is None:
-        if evaluate is not None or base is not None:
-            raise SaddlesError("`evaluate` and `base` are for `loss`. Give it, or leave them out.")
-        return
-    if evaluate is None:
-        raise SaddlesError("`loss` needs `evaluate`: a text on which it is measured.")
-    if not loss > 0:
-        raise SaddlesError.must_be("loss", "positive: what the smaller adapter may lose", loss)
-    if rule != Rule():
-        raise SaddlesError("`loss` decides the ranks by itself. Give it without `energy`, `budget` and the like.")
 
 
 def _sized(splits: Mapping[str, _Split]) -> list[Sized]:

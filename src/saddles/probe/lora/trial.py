@@ -77,7 +77,7 @@ class Trial:
 
 def _open_base(adapter: Adapter, base: Source | None) -> Weights:
     if adapter.kohya:
-        raise SaddlesError(f"`loss` needs an adapter with PEFT's names, which says where it belongs; {adapter.place}.")
+        raise SaddlesError(f"`loss` needs an adapter with PEFT's names; {adapter.place} has kohya's.")
     named = adapter.config.get("base_model_name_or_path") if base is None else base
     if named is None or (isinstance(named, str) and not Path(named).exists()):
         raise SaddlesError(
