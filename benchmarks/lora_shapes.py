@@ -2,6 +2,7 @@
 
     python -m benchmarks lora_shapes            one matrix on the CPU, and the conversion
     python -m benchmarks.lora_shapes OUT.json --device cuda      all 225 matrices
+    python -m benchmarks.lora_shapes OUT.json --layers 1         the eight of one layer and the head, on the CPU
 
 Numbers are made on the device: reading the files is not measured.
 """
@@ -35,9 +36,16 @@ SHAPES = {
 """The matrices of Llama 7B."""
 
 
-def seven_billion(device: str, leading: int, most: int | None) -> dict[str, Any]:
-    """All matrices of a 7B pair in bfloat16: leading factors of `most` of them, whole spectra of one of each shape."""
-    shapes = dict(list(SHAPES.items())[:most])
+ONE = {"0.q": (WIDTH, WIDTH)}
+
+
+def of_layers(count: int) -> dict[str, tuple[int, int]]:
+    """The matrices of the first layers, and the head."""
+    return {name: shape for name, shape in SHAPES.items() if name == "lm_head" or int(name.split(".")[0]) < count}
+
+
+def seven_billion(device: str, leading: int, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """Matrices of a 7B pair in bfloat16: leading factors of all, on a GPU whole spectra of one of each shape."""
     pools: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
     for shape in set(shapes.values()):
         draw = torch.Generator(device).manual_seed(0)
@@ -74,7 +82,8 @@ def seven_billion(device: str, leading: int, most: int | None) -> dict[str, Any]
     ranks = {t.module: min(64, leading) for t in targets}
     more = spent(lambda: sum(1 for _ in truncation.factors(ranks)))
     result: dict[str, Any] = {
-        "modules": len(targets), "leading": leading, "plan_seconds": wall, "plan_processor_seconds": used,
+        "modules": len(targets), "entries": sum(s[0] * s[1] for s in shapes.values()), "leading": leading,
+        "plan_seconds": wall, "plan_processor_seconds": used,
         "factor_seconds": more[0], "factor_processor_seconds": more[1],
         "share": [1 - one.rest / one.norm**2 for one in sized[:1]],
     }  # fmt: skip
@@ -139,7 +148,7 @@ def conversion(shape: tuple[int, int] = (1024, 2752), modules: int = 4, rank: in
 
 
 def main(full: bool = False) -> None:
-    print(seven_billion("cpu", 128, 1), flush=True)
+    print(seven_billion("cpu", 128, ONE), flush=True)
     print(conversion(), flush=True)
 
 
@@ -147,9 +156,9 @@ def command() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--matrices", type=int, default=None, help="only so many")
+    parser.add_argument("--layers", type=int, default=LAYERS, help="only so many, and the head")
     given = parser.parse_args()
-    given.out.write_text(json.dumps(seven_billion(given.device, 128, given.matrices), indent=1))
+    given.out.write_text(json.dumps(seven_billion(given.device, 128, of_layers(given.layers)), indent=1))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,13 @@ LeadingOption = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="where it is computed: cpu, cuda, cuda:1, …")]
 EmbeddingsOption = Annotated[bool, typer.Option("--embeddings", help="give embeddings factors too")]
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
+OnOption = Annotated[
+    str | None, typer.Option(help="embedded for worker processes, or a Dask scheduler, tcp://HOST:PORT")
+]
+WorkersOption = Annotated[int | None, typer.Option(help="worker processes of --on embedded; default: one a core")]
+PartsOption = Annotated[
+    Path | None, typer.Option(help="folder that keeps finished spectra and factors: the same command resumes")
+]
 OutOption = Annotated[Path | None, typer.Option("--out", help="folder to write; must not exist")]
 
 
@@ -63,13 +70,9 @@ def lora_plan(
     leading: LeadingOption = None,
     device: DeviceOption = "cpu",
     embeddings: EmbeddingsOption = False,
-    on: Annotated[
-        str | None, typer.Option(help="embedded for worker processes, or a Dask scheduler, tcp://HOST:PORT")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="worker processes of --on embedded; default: one a core")] = None,
-    parts: Annotated[
-        Path | None, typer.Option(help="folder that keeps finished spectra: the same command resumes")
-    ] = None,
+    on: OnOption = None,
+    workers: WorkersOption = None,
+    parts: PartsOption = None,
     figure: Annotated[Path | None, typer.Option(help="write NAME.png, .svg and .pdf: rank against energy")] = None,
     out_: Annotated[Path | None, typer.Option("--out", help="JSON file to write; must not exist")] = None,
 ) -> None:
@@ -113,8 +116,11 @@ def lora_extract(
     leading: LeadingOption = None,
     device: DeviceOption = "cpu",
     embeddings: EmbeddingsOption = False,
+    on: OnOption = None,
+    workers: WorkersOption = None,
+    parts: PartsOption = None,
     plan_: Annotated[
-        Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of the options above but --data")
+        Path | None, typer.Option("--plan", help="JSON of `saddles lora plan`, instead of --energy and the like")
     ] = None,
     target: Annotated[str, typer.Option("--for", help="peft, vllm or llamacpp: who will load it")] = "peft",
     dtype: DtypeOption = "float32",
@@ -136,10 +142,13 @@ def lora_extract(
         else make(
             base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
             round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
-            device=device, embeddings=embeddings,
+            device=device, embeddings=embeddings, on=on, workers=workers, parts=parts,
         )
     )  # fmt: skip
-    extraction = work(base, tuned, plan, folder, target=target, dtype=dtype, data=data, device=device)
+    extraction = work(
+        base, tuned, plan, folder, target=target, dtype=dtype, data=data, device=device, on=on, workers=workers,
+        parts=parts,
+    )  # fmt: skip
     _show_plan(plan)
     errors = extraction.table()
     out.print(

@@ -14,9 +14,10 @@ from saddles.probe.lora.inputs import Data
 from saddles.probe.lora.match import Match, Target
 from saddles.probe.lora.peft_files import PREFIX, write_adapter
 from saddles.probe.lora.plan import LoraPlan, ModuleRank, root
-from saddles.probe.lora.planning import finite_norm
+from saddles.probe.lora.planning import finite_norm, workshop_of
 from saddles.probe.lora.running import open_pair
 from saddles.probe.lora.skeleton import takes_fast_path
+from saddles.probe.lora.spectra import Workshop
 from saddles.probe.lora.truncation import Factors, Truncation, requantised
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import misfit
@@ -74,6 +75,9 @@ def lora_extract(
     *,
     data: Data | None = None,
     device: str = "cpu",
+    on: str | None = None,
+    workers: int | None = None,
+    parts: str | os.PathLike[str] | None = None,
 ) -> Extraction:
     """Write the adapter that a plan describes: the truncated singular value decomposition of each module's ΔW.
 
@@ -90,18 +94,22 @@ def lora_extract(
         dtype: of the stored factors; bfloat16 and float16 add their rounding, which the measured error includes.
         data: what the plan was weighted by; must be given again.
         device: where it is computed.
+        on, workers: compute the factors in worker processes or on a Dask cluster, as `lora_plan` does its spectra.
+        parts: a folder that keeps each module's factors as they are finished: the same call resumes.
     """
     folder = Path(out)
     refuse_existing(folder)
     if dtype not in TYPES:
         raise SaddlesError.must_be("dtype", f"one of {', '.join(TYPES)}", dtype)
+    workshop = workshop_of(device, on, workers, parts, data)
     settings = plan.settings(target)
     special = [any(row.embedding for row in plan.modules), any(row.in_proj for row in plan.modules)]
     truncation = open_pair(base, tuned, data, plan.leading, device, *special)
     pairs, early, late = truncation.pairs, truncation.early, truncation.late
+    workshop.check(late, early)
     _check_plan(plan, {one.module: one for one in pairs.targets}, late, data is not None)
     tensors, errors, again = _factors(
-        plan, truncation, settings, TYPES[dtype], None if target == "peft" else settings["r"]
+        plan, truncation, workshop, settings, TYPES[dtype], None if target == "peft" else settings["r"]
     )
     if target == "peft":
         tensors |= _whole(plan, pairs, late)
@@ -129,7 +137,12 @@ def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights, weigh
 
 
 def _factors(
-    plan: LoraPlan, truncation: Truncation, settings: dict[str, Any], dtype: torch.dtype, pad: int | None
+    plan: LoraPlan,
+    truncation: Truncation,
+    workshop: Workshop,
+    settings: dict[str, Any],
+    dtype: torch.dtype,
+    pad: int | None,
 ) -> tuple[dict[str, Tensor], dict[str, float], float]:
     """Factors of all modules by their names in the file, ‖ΔW − BA‖_F as stored by module, and `requantised`."""
     # Gflop of the Gram product and of four passes over ΔW (Lanczos, projection, error): only their ratios matter.
@@ -145,7 +158,7 @@ def _factors(
     homes = places([m for m, row in rows.items() if row.experts or row.in_proj], truncation.pairs.skeleton.shapes)
     tensors, errors, again = {}, {}, []
     with bar("factors of ΔW, by module", sum(work.values())) as progress:
-        for one, found in truncation.factors({module: row.rank for module, row in rows.items()}):
+        for one, found in truncation.factors({module: row.rank for module, row in rows.items()}, workshop):
             stored = [Factors(part.change, part.left.to(dtype), part.right.to(dtype)) for part in found]
             errors[one.module] = root(misfit(part.change, part.left, part.right) for part in stored)
             again.append(requantised(one, stored, truncation.early))

@@ -14,7 +14,7 @@ from saddles.probe.lora.plan import LeftOut, LoraPlan, ModuleRank, Saved, root
 from saddles.probe.lora.quality import Evaluation, Judge, Measured, check_loss, measure_of, smallest_within
 from saddles.probe.lora.ranks import Choice, Rule, Sized, choose, uniform_curve
 from saddles.probe.lora.running import open_pair
-from saddles.probe.lora.spectra import Workshop, in_files
+from saddles.probe.lora.spectra import Workshop
 from saddles.probe.lora.truncation import Truncation
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import weight_change
@@ -75,11 +75,10 @@ def lora_plan(
     """
     rule = Rule(energy, energy_per_module, budget, max_rank, round_to)
     _check(rule, loss, evaluate, data, leading, embeddings)
-    workshop = _workshop(device, on, workers, parts, data)
+    workshop = workshop_of(device, on, workers, parts, data)
     truncation = open_pair(base, tuned, data, leading, device, embeddings, in_proj=data is None and not save_modules)
     pairs, late = truncation.pairs, truncation.late
-    if parts is not None and not (in_files(late) and in_files(truncation.early)):
-        raise SaddlesError("`parts` needs models in files, which it can recognise. Save them, or leave it out.")
+    workshop.check(late, truncation.early)
     change = _changed(truncation, workshop)
     judge = None if evaluate is None else _Judgement(truncation, change, save_modules, evaluate)
     chosen = choose(change.sized, rule) if loss is None or judge is None else judge.within(loss)
@@ -149,10 +148,10 @@ def _check(
     check_loss(rule, loss, evaluate)
 
 
-def _workshop(
+def workshop_of(
     device: str, on: str | None, workers: int | None, parts: str | os.PathLike[str] | None, data: Data | None
 ) -> Workshop:
-    """Where spectra are computed; refuse what has no meaning."""
+    """Where spectra and factors are computed; refuse what has no meaning."""
     if data is not None and (on, parts) != (None, None):
         raise SaddlesError("`on` and `parts` are for plain changes: weighted ones are computed here. Leave `data` out.")
     if on is not None and device != "cpu":

@@ -1,4 +1,4 @@
-"""Spectra of all changes, one piece for each module: here or on other processes, kept as they are made.
+"""Spectra and factors of all changes, one piece for each module: here or on other processes, kept as they are made.
 
 A piece travels as names and places in files, and a worker reads both models itself, under the same paths. Kept pieces
 are named by what they were made from, so that a folder can serve several plans and a changed file is computed anew.
@@ -20,11 +20,12 @@ from saddles.probe.lora.match import Target
 from saddles.probe.lora.on_base import TIMES
 from saddles.probe.lora.ranks import Sized
 from saddles.probe.measuring import Row, read_row, write_row
-from saddles.probe.pieces import Made, Piece, carry_out, made, opened
+from saddles.probe.pieces import Made, Make, Piece, carry_out, made, opened
 from saddles.probe.weights.checkpoints import Weights
 from saddles.probe.weights.weight_change import (
     WeightChange,
     effort,
+    factors,
     rounding_floor,
     smaller_half,
     spectrum_of,
@@ -36,13 +37,13 @@ from saddles.runtime.progress import bar
 
 @dataclass(frozen=True)
 class Workshop:
-    """Where spectra are computed.
+    """Where spectra and factors are computed.
 
     Attributes:
         device: of this process.
         on: "embedded" for worker processes, or the address of a Dask scheduler; None: this process.
         workers: how many worker processes.
-        parts: a folder that keeps finished spectra; None keeps none.
+        parts: a folder that keeps finished ones; None keeps none.
     """
 
     device: str = "cpu"
@@ -50,7 +51,17 @@ class Workshop:
     workers: int | None = None
     parts: Path | None = None
 
-    def carry_out(self, pieces: Sequence[Piece]) -> dict[str, Row]:
+    @property
+    def elsewhere(self) -> bool:
+        """Whether pieces leave this process, to workers or to files."""
+        return self.on is not None or self.parts is not None
+
+    def check(self, *models: Weights) -> None:
+        """Refuse to keep pieces of models that cannot be recognised."""
+        if self.parts is not None and not all(map(in_files, models)):
+            raise SaddlesError("`parts` needs models in files, which it can recognise. Save them, or leave it out.")
+
+    def carry_out(self, pieces: Sequence[Piece], what: str = "singular values") -> dict[str, Row]:
         """All pieces by their names; those that are kept already are read."""
         rows = dict(self._kept(pieces))
         missing = [piece for piece in pieces if piece.name not in rows]
@@ -64,7 +75,7 @@ class Workshop:
                 with explained(self.parts, "What is computed is kept: make room and give the same command again"):
                     write_row(self._file(one.name), one.row)
 
-        with bar("singular values of ΔW, by module", sum(piece.effort for piece in pieces)) as progress:
+        with bar(f"{what} of ΔW, by module", sum(piece.effort for piece in pieces)) as progress:
             progress.advance(sum(piece.effort for piece in pieces if piece.name in rows))
             if self.on is not None and missing:
                 with opened(self.on, self.workers) as engine:
@@ -91,11 +102,22 @@ class Workshop:
 def piece_of(target: Target, late: Weights, early: Weights, leading: int | None, exact: bool) -> Piece:
     """The spectrum of one module's change."""
     sides = [replace(one, model=None, config={}) for one in (late, early)]
-    facts = (target.module, target.weight, target.shape, target.experts, leading, exact, _state(late), _state(early))
+    return _piece(target, late, early, (leading, exact), partial(_spectrum, target, *sides, leading, exact))
+
+
+def factors_piece(target: Target, late: Weights, early: Weights, leading: int | None, rank: int) -> Piece:
+    """The factors of one module's change, of each expert where it has several."""
+    sides = [replace(one, model=None, config={}) for one in (late, early)]
+    facts = (leading, f"rank {rank}")
+    return _piece(target, late, early, facts, partial(_factors, target, *sides, leading, rank))
+
+
+def _piece(target: Target, late: Weights, early: Weights, asked: tuple[object, ...], make: Make) -> Piece:
+    facts = (target.module, target.weight, target.shape, target.experts, *asked, _state(late), _state(early))
     return Piece(
         f"{target.module[-80:]}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}",
         max(target.experts, 1) * effort(target.shape),
-        partial(_spectrum, target, sides[0], sides[1], leading, exact),
+        make,
         0,
         "×".join(map(str, target.shape)),
     )
@@ -152,6 +174,22 @@ def _spectrum(
         "floor": np.array(np.linalg.norm([floor for _, floor, _ in parts])),
         "rest": np.array(sum(rest for _, _, rest in parts)),
     }
+
+
+def _factors(
+    target: Target, late: Weights, early: Weights, leading: int | None, rank: int, *, device: str = "cpu"
+) -> Row:
+    pairs = [best_pair(change, rank, leading) for change in changes_of(target, late, early, device)]
+    return {
+        f"{side}_{k}": factor.cpu().numpy()
+        for k, pair in enumerate(pairs)
+        for side, factor in zip(("left", "right"), pair, strict=True)
+    }
+
+
+def best_pair(change: WeightChange, rank: int, leading: int | None) -> tuple[Tensor, Tensor]:
+    """The best L (rows, rank) and R (rank, columns) of ΔW, among its leading directions where these are asked for."""
+    return leading_split(dense(change), leading).cut(rank) if leading else factors(change, rank)
 
 
 def one_spectrum(change: WeightChange, leading: int | None, exact: bool) -> tuple[np.ndarray, float, float]:

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from saddles.errors import SaddlesError
 from saddles.probe.lora.inputs import Inputs
-from saddles.probe.lora.leading import dense, leading_split
+from saddles.probe.lora.leading import dense
 from saddles.probe.lora.match import Match, Target
 from saddles.probe.lora.ranks import Sized, Weighed
-from saddles.probe.lora.spectra import Workshop, changes_of, one_spectrum, piece_of, sized
+from saddles.probe.lora.spectra import Workshop, best_pair, changes_of, factors_piece, one_spectrum, piece_of, sized
 from saddles.probe.weights.checkpoints import Weights
-from saddles.probe.weights.weight_change import WeightChange, effort, factors
+from saddles.probe.weights.weight_change import WeightChange, effort
 from saddles.runtime.progress import bar
 
 LEAST = 1e-6
@@ -70,9 +70,14 @@ class Truncation:
                 progress.advance(effort(targets[module].shape))
         return [found[module] for module in targets]
 
-    def factors(self, ranks: Mapping[str, int]) -> Iterator[tuple[Target, list[Factors]]]:
+    def factors(
+        self, ranks: Mapping[str, int], workshop: Workshop | None = None
+    ) -> Iterator[tuple[Target, list[Factors]]]:
         """For each module with a rank: it and its factors, of each expert where it has several."""
         targets = {t.module: t for t in self.pairs.targets if ranks.get(t.module)}
+        if workshop is not None and workshop.elsewhere:
+            yield from self._made(targets, ranks, workshop)
+            return
         moments = ((module, None) for module in targets) if self.inputs is None else self.inputs.moments(list(targets))
         rows = {} if self.inputs is None else self.inputs.sensitivities(list(targets))
         for module, moment in moments:
@@ -81,6 +86,20 @@ class Truncation:
                 left, right = self._pair(target, change, ranks[module], moment, rows.get(module))
                 found.append(Factors(change, left.cpu(), right.cpu()))
             yield target, found
+
+    def _made(
+        self, targets: Mapping[str, Target], ranks: Mapping[str, int], workshop: Workshop
+    ) -> Iterator[tuple[Target, list[Factors]]]:
+        """Factors from the pieces of a workshop, all of which are held at once."""
+        pieces = {
+            module: factors_piece(target, self.late, self.early, self.leading, ranks[module])
+            for module, target in targets.items()
+        }
+        rows = workshop.carry_out(list(pieces.values()), "factors")
+        for module, target in targets.items():
+            row = {name: torch.from_numpy(array) for name, array in rows.pop(pieces[module].name).items()}
+            changes = changes_of(target, self.late, self.early, self.device)
+            yield target, [Factors(one, row[f"left_{k}"], row[f"right_{k}"]) for k, one in enumerate(changes)]
 
     def quantised(self) -> tuple[str, float]:
         """How the base is quantised, and ‖Q(W) − W‖ over all modules of the tuned model; nothing and 0: it is not."""
@@ -99,9 +118,7 @@ class Truncation:
             turned = target.conv1d
             left, right = weighted_factors(dense(change, turned), moment, rank, rows)
             return (right.T, left.T) if turned else (left, right)
-        if self.leading:
-            return leading_split(dense(change), self.leading).cut(rank)
-        return factors(change, rank)
+        return best_pair(change, rank, self.leading)
 
     def _weighted(self, target: Target, moment: Tensor, rows: Tensor | None) -> Sized:
         (change,) = changes_of(target, self.late, self.early, self.device)
