@@ -161,13 +161,19 @@ def _renaming(model: torch.nn.Module) -> Callable[[str], str]:
     """transformers 5 stores some models under older names than those of the running model."""
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import WeightRenaming, apply_renamings
+        from transformers.core_model_loading import WeightRenaming
 
         mapping: Any = model
         renamings = [one for one in get_model_conversion_mapping(mapping) if isinstance(one, WeightRenaming)]
     except (ImportError, AttributeError):  # an older transformers, or a model that is not its own
         return str
-    return (lambda name: str(apply_renamings(name, renamings))) if renamings else str
+
+    def renamed(name: str) -> str:
+        for one in renamings:
+            name, _ = one.rename_source_key(name)
+        return name
+
+    return renamed
 
 
 def _kind(module: torch.nn.Module) -> str:
