@@ -29,8 +29,9 @@ def phase_diagram(trajectory: xr.Dataset) -> Figure:
             axis.set(title=title, xlabel=r"$\gamma_{\sigma^2}$   (variance $\sigma^2=d^{\,\gamma_{\sigma^2}}$)")
         axes[0].set_ylabel(r"$\gamma_w$   (width $w=d^{\,\gamma_w}$)")
         spread = f" ± {np.ptp(slopes) / 2:.2f}" if len(slopes) > 1 else ""
-        words = f"{trajectory.attrs['activation']}, {trajectory.attrs['source']}, d = {trajectory.attrs['dim']}"
-        figure.suptitle(f"{words}: slope of e = ½ is {np.mean(slopes):.2f}{spread}", fontsize=11)
+        words = [trajectory.attrs["activation"], trajectory.attrs.get("loss", "squared") + " loss"]
+        words += [trajectory.attrs["source"], f"d = {trajectory.attrs['dim']}"]
+        figure.suptitle(f"{', '.join(words)}: slope of e = ½ is {np.mean(slopes):.2f}{spread}", fontsize=11)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
@@ -38,9 +39,10 @@ def phase_diagram(trajectory: xr.Dataset) -> Figure:
 
 def _borders(axis: Axes, trajectory: xr.Dataset, across: np.ndarray, up: np.ndarray) -> None:
     # A white line below each border keeps it visible on every colour.
-    theory = trajectory["theory_border"].mean("seed").values
-    axis.plot(theory, up, color="white", linewidth=3.4)
-    axis.plot(theory, up, **THEORY, label="theory of the linear network, e = ½")
+    if trajectory.attrs.get("loss", "squared") == "squared":  # what the theory speaks of
+        theory = trajectory["theory_border"].mean("seed").values
+        axis.plot(theory, up, color="white", linewidth=3.4)
+        axis.plot(theory, up, **THEORY, label="theory of the linear network, e = ½")
     border = trajectory["border"].values
     for number, row in enumerate(border):
         axis.plot(row, up, color="white", linewidth=3.6)
