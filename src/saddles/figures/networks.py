@@ -153,10 +153,16 @@ def linearised(trajectory: xr.Dataset) -> Figure:
         left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
                       textcoords="offset points", fontsize=9)  # fmt: skip
         left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="Distance over time")
-        left.legend()
+        left.set_ylim(bottom=0.15 * np.nanmin(apart[..., 1:]))  # room for the legend below the curves
+        left.legend(loc="lower center", ncols=3)
         _seeds(right, widths, most.T, COLOURS[0], "largest over time")
         slope = {"relu": -0.75}.get(str(trajectory.attrs.get("activation")), -1.0)  # predicted by the experiment
-        right.plot(widths, np.median(most[0]) * (widths / widths[0]) ** slope, **THEORY, label=f"slope {slope:g}")
+        right.plot(
+            widths,
+            np.median(most[0]) * (widths / widths[0]) ** slope,
+            **THEORY,
+            label=f"slope {slope:g}".replace("-", "−"),
+        )
         right.set(
             xscale="log",
             yscale="log",
@@ -192,6 +198,7 @@ def depth(trajectory: xr.Dataset) -> Figure:
         axes[2].set(xscale="log", yscale="log", xlabel="width w", ylabel="σ²w at e = ½, over the widest's",
                     title="The border by width", ylim=(0.2, 5))  # fmt: skip
         axes[2].set_xticks(widths, [str(width) for width in widths])
+        axes[2].set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
         axes[2].minorticks_off()
         for axis in axes:
             axis.legend()
