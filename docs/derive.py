@@ -77,6 +77,33 @@ def at_epoch(epoch: float) -> Derive:
     return derive
 
 
+def jump(run: xr.Dataset) -> dict[str, Any]:
+    """The highest loss of an epoch after the second, the rate at which it comes, and ΔVO before it and at the end."""
+    found: dict[str, Any] = {}
+    flat = run.isel(scale=0) if "scale" in run.dims else run
+    axis = "variant" if "variant" in flat.dims else "seed"
+    for place, name in enumerate(flat[axis].values):
+        one = flat.isel({axis: place})
+        label = name if axis == "variant" else f"seed {place + 1}"
+        worst = 2 + int(one["train_loss"].values[2:].argmax())
+        rank = one["stable_rank"].mean("head")
+        found[f"{label}: highest training loss of an epoch after the second, that epoch, its last rate"] = [
+            one["train_loss"][worst], one["epoch"][worst], one["rate"][worst]
+        ]  # fmt: skip
+        for product in ("KQ", "VO"):
+            ranks = rank.sel(product=product).transpose("time", "layer")
+            found[f"{label}: {product} after epochs 6, 11, 26, 61, 100"] = ranks.sel(
+                time=ranks["time"].values[[5, 10, 25, 60, 99]]
+            )
+            over = ranks[-1] / ranks[5]
+            found[f"{label}: {product}, layers that end above epoch 6; at the end over epoch 6, lowest, highest"] = [
+                (over > 1).sum(), over.min(), over.max()
+            ]  # fmt: skip
+        last = one["test_accuracy"].dropna("time")[-1]
+        found[f"{label}: last training loss, test accuracy"] = [one["train_loss"][-1], last]
+    return found
+
+
 def long_growth(experiment: str, steps: tuple[int, ...]) -> Derive:
     """The same of a long run with its means over seeds, and how long it takes until layers stay above their early rank.
 
@@ -239,6 +266,10 @@ DERIVED: dict[str, dict[str, Derive]] = {
     },
     "transformers.json#init-scale": {"transformers-vit-init-scale": growth("transformers/vit-init-scale", (100,))},
     "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth("transformers/vit-cifar10-sgd", (1, 6, 26, 100))},
+    "transformers.json#sgd-jump": {
+        "transformers-vit-cifar10-sgd": jump,
+        "transformers-vit-cifar10-sgd-variants": jump,
+    },
     "transformers.json#gpt2": {"transformers-gpt2-wikitext2": growth(GPT2, (0.034, 3))},
     "transformers.json#enwik8": {"transformers-gpt2-enwik8": growth(GPT2, (0.001, 0.0036, 0.0046, 0.1))},
     "transformers.json#enwik8-tokens": {

@@ -290,7 +290,9 @@ def test_reproduce_writes_one_page_without_network(command, tmp_path):
 
 def test_ctrl_c_keeps_finished_parts_and_tells_how_to_go_on(tmp_path):
     """A real process, a real signal: exit code 130, the command that goes on, and nothing done twice."""
+    (tmp_path / "my data").mkdir()
     words = [sys.executable, "-m", "saddles", "run", "linear/trade-off", *TINY, "--set", "seeds=40", "--out", "here"]
+    words += ["--data", "my data"]
     process = subprocess.Popen(
         words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}
     )
@@ -301,7 +303,7 @@ def test_ctrl_c_keeps_finished_parts_and_tells_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "saddles run --resume here" in err
+    assert "saddles run --resume here --data 'my data'" in err
     record = json.loads((tmp_path / "here" / "run.json").read_text())
     assert Status.parse(record["status"]).ending == Ending.INTERRUPTED
     kept = {p.name for p in parts.iterdir() if p.suffix == ".zarr"}

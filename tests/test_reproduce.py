@@ -1,7 +1,11 @@
 """Whole labs at once: what fails or is skipped is told, the rest runs, and worker processes give the same numbers."""
 
+import json
+import os
 import re
 from dataclasses import replace
+from html import escape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +13,14 @@ import toy_experiment
 
 import saddles
 from saddles.core import experiment
+from saddles.core.claim import read_claims
+from saddles.core.experiment import chosen
 from saddles.errors import MissingDataError, SaddlesError
 from saddles.report import reproduce as module
+from saddles.report.page import Section, _thumbnail, write_page
 from saddles.report.reproduce import reproduce
+
+RECORDS = Path(__file__).parents[1] / "docs" / "results" / "claims.json"
 
 
 def _toys(monkeypatch):
@@ -82,3 +91,48 @@ def test_a_process_of_its_own_gives_the_numbers_of_this_one(tmp_path):
 def test_workers_must_be_positive(tmp_path, workers):
     with pytest.raises(SaddlesError, match="`workers` must be at least 1"):
         reproduce(["linear"], root=tmp_path, workers=workers)
+
+
+def test_every_experiment_says_what_was_predicted_what_happened_and_how_near(tmp_path):
+    """Beside its figure, for a reader without the paper: title, claim, bound, number, null and verdict."""
+    records = json.loads(RECORDS.read_text("utf-8"))["records"]
+    sections = []
+    for row in chosen([]):
+        record = records.get(row.name, {})
+        if "claims" in record:  # the others were skipped
+            (tmp_path / "claims.json").write_text(json.dumps(record["claims"]))
+            claims = read_claims(tmp_path / "claims.json")
+            sections.append(Section(row.name, row.title, record | {"settings": {}}, claims))
+    assert len(sections) > 55
+    write_page(sections, tmp_path / "report.html", "all", {})
+    text = (tmp_path / "report.html").read_text("utf-8")
+    for section in sections:
+        begin = text.index(f'<h2 id="{section.name.replace("/", "-")}">')
+        part = text[begin : text.index("</details>", begin)]
+        assert escape(section.title) in part
+        rows = re.findall("<tr>(<td.*?)</tr>", part, re.DOTALL)
+        assert section.claims, section.name
+        for row, claim in zip(rows, section.claims, strict=True):
+            words, predicted, measured = re.findall("<td.*?</td>", row, re.DOTALL)
+            assert escape(claim.claim) in words
+            assert f'class="{claim.verdict}"' in words
+            assert f"{claim.threshold:.3g}</td>" in predicted
+            assert 'data-name="predicted"' in predicted
+            assert f'data-name="measured">{claim.value:.3g}</td>' in measured
+            assert claim.null is None or np.isnan(claim.null) or f"null {claim.null:.3g}" in words
+            assert escape(claim.against) in words
+
+
+def test_a_small_picture_is_made_once_and_again_where_the_figure_changed(tmp_path, monkeypatch):
+    from PIL import Image
+
+    shrunk = []
+    shrink = Image.Image.thumbnail
+    monkeypatch.setattr(Image.Image, "thumbnail", lambda one, size: (shrunk.append(size), shrink(one, size))[1])
+    figure = tmp_path / "figure.png"
+    made = set()
+    for colour in ("red", "blue"):
+        Image.new("RGB", (300, 200), colour).save(figure)
+        os.utime(figure, ns=(len(made), len(made)))
+        made |= {_thumbnail(figure), _thumbnail(figure)}
+    assert (len(shrunk), len(made)) == (2, 2)

@@ -86,16 +86,28 @@ class AllClaims(_Markdown):
 
 
 class Bugs(_Markdown):
-    """```{bugs}```: the bugs of `make mutate`, and the test that notices each."""
+    """```{bugs}```: the bugs of `make mutate`, the test that notices each, and the experiment whose claims show it."""
 
     def run(self) -> list[nodes.Node]:
         """A table."""
-        lines = ["| file | instead of | the bug | noticed by |", "|---|---|---|---|"]
-        for row in read("mutations.json")["records"]["table"]["bugs"]:
+        lines = ["| file | instead of | the bug | noticed by | shown by claims of |", "|---|---|---|---|---|"]
+        found = read("mutations.json")["records"]
+        claims = {(row["file"], row["bug"]): row for row in found["claims"]["bugs"]}
+        for row in found["table"]["bugs"]:
             code = (f"`` {row[name].replace('|', chr(92) + '|')} ``" for name in ("right", "bug"))
             test = f"`{row['noticed'].rpartition('::')[2]}`" if row["noticed"] else "**none**"
-            lines.append("| " + " | ".join((f"`{row['file']}`", *code, test)) + " |")
+            shown = _shown(claims.get((row["file"], row["bug"]), {}))
+            lines.append("| " + " | ".join((f"`{row['file']}`", *code, test, shown)) + " |")
         return self.show([*lines, ""])
+
+
+def _shown(row: dict[str, Any]) -> str:
+    names = ", ".join(dict.fromkeys(f"`{place.split()[0]}`" for place in row.get("experiments", ())))
+    if row.get("shown") is None:
+        return "not tried"
+    if row["shown"]:
+        return f"`{row['shown'].partition(':')[0]}`"
+    return f"not {names}{'' if row['moves'] else ', whose numbers stay'}" if names else "none runs it"
 
 
 class Records(_Markdown):

@@ -9,7 +9,7 @@ import toy_experiment
 import xarray as xr
 
 import saddles
-from saddles.core import experiment, provenance
+from saddles.core import experiment, provenance, run
 from saddles.core.experiment import find, register, registry
 from saddles.core.run import planned_folder, resume, run_experiment
 from saddles.core.status import Ending, Status
@@ -76,6 +76,18 @@ def test_an_interrupted_run_is_resumed_where_it_was(registered, trouble, ending)
     assert len(toy_experiment.calls) == 3, "finished parts were computed again"
     reference = run_experiment(ROW, out="other")
     xr.testing.assert_equal(done.trajectory, reference.trajectory)
+
+
+@pytest.mark.parametrize(("short", "there"), [(0.0, 2), (60.0, 0)])
+def test_short_pieces_are_written_only_where_a_run_breaks_off(registered, monkeypatch, short, there):
+    """A run that is killed keeps the pieces that took long."""
+    monkeypatch.setattr(run, "SHORT", short)
+    monkeypatch.setattr(run._Pieces, "write", lambda pieces: None)
+    toy_experiment.trouble.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(ROW, out="here")
+    assert len(list(os.scandir("here/parts"))) == there
+    assert resume("here").record["status"] == "finished"
 
 
 def test_resume_finds_the_experiment_by_its_name(registered):

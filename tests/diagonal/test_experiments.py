@@ -6,6 +6,7 @@ import pytest
 from saddles.core.experiment import Context
 from saddles.core.store import load, save
 from saddles.diagonal.experiments import EXPERIMENTS
+from saddles.diagonal.experiments.full_head import largest_rise, overlaps
 
 FAST = ("figure-2", "linear", "figure-11", "full-head")
 
@@ -46,3 +47,24 @@ def test_sizes_are_complete():
     for row in EXPERIMENTS:
         assert {"tiny", "laptop", "paper"} <= set(row.sizes)
         assert np.all([size.seconds > 0 for size in row.sizes.values()])
+
+
+def _rising(*waits: float) -> np.ndarray:
+    """Singular values, largest first, that rise to 1, ½, ⅓, … at these times; (time, mode)."""
+    clock = np.linspace(0, 100, 401)[:, None]
+    return 1 / (1 + np.exp(np.array(waits) - clock)) / np.arange(1, len(waits) + 1)
+
+
+def test_overlap_of_singular_values():
+    apart = overlaps(_rising(10, 30, 30, 200))
+    np.testing.assert_allclose(apart, [np.exp(-20), 0.5, np.nan], rtol=0.2)  # the last has not risen
+
+
+def test_a_pair_that_is_new_at_a_smaller_scale_is_no_rise_of_the_overlap():
+    before, after = overlaps(_rising(10, 20, 200)), overlaps(_rising(10, 40, 45))
+    assert np.nanmax(after) > np.nanmax(before)
+    assert largest_rise(np.stack([before, after]), 3) < 0
+    assert largest_rise(np.stack([after, before]), 3) > 0
+    vanished = np.array([[1e-16], [3e-16], [1e-13]])  # rounding, and more than that, of 3 × 3 matrices
+    assert largest_rise(vanished[:2], 3) == 0 < largest_rise(vanished[1:], 3)
+    assert np.isnan(largest_rise(np.array([[np.nan], [0.1]]), 3))

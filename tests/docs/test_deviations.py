@@ -2,11 +2,13 @@
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from doc_pages import ROOT
 
 import saddles
+from saddles.concepts.theory import paper_field
 from saddles.core.experiment import registry
 from saddles.diagonal import AttentionHead, Incremental, TeacherStudent
 from saddles.linear import Denoising, GradientDescent, TwoLayer
@@ -42,3 +44,12 @@ def test_a_coordinate_leaves_the_support_of_a_head():
     head = AttentionHead(4)
     path = saddles.predict(head, TeacherStudent(head, 40, 4, 50), Incremental(4))
     assert path["stage_left"].values.tolist() == [0, 0, 0, 1]
+
+
+def test_eulers_method_on_the_product_loses_positive_semidefiniteness():
+    """A step of U keeps W = U Uᵀ in the cone; the same step of W lacks the square of its change, and leaves it."""
+    factor = jnp.array([[0.3], [0.1]])
+    start = factor @ factor.T
+    after = start + 0.1 * paper_field(start, jnp.diag(jnp.array([1.0, 4.0])))
+    assert np.linalg.eigvalsh(start)[0] > -1e-15
+    assert np.linalg.eigvalsh(after)[0] < -1e-5

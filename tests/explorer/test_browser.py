@@ -333,7 +333,9 @@ def test_the_front_page_has_a_card_for_each_room(tab):
     one = tab()
     page = one.open("/")
     assert page.locator(".card").count() == len(site.PAGES)
-    page.wait_for_function("document.querySelectorAll('.mini.js-plotly-plot').length >= 3")
+    # Every miniature moves at once: none of them is computed here.
+    drawn = "document.querySelectorAll('.mini.js-plotly-plot').length"
+    page.wait_for_function(f"{drawn} === {len(site.PAGES)}", timeout=20_000)
     page.locator(".card", has_text="start here").click()
     page.wait_for_url("**/linear")
     assert one.trouble == []
@@ -347,8 +349,23 @@ def test_controls_stay_in_sight_on_a_phone(tab):
     page.wait_for_timeout(300)
     box = page.locator(".controls").bounding_box()
     assert box
+    assert box["height"] < 0.2 * 800  # the plots have the rest
     assert 300 < box["y"] < 800
     assert page.locator("#slide-instant").bounding_box()["y"] < 800
+    assert page.locator("#slide-mu1").bounding_box()["y"] > 800
+    page.get_by_role("button", name="all settings").click()
+    page.wait_for_function("document.querySelector('#slide-mu1').getBoundingClientRect().bottom < 800")
+    page.get_by_role("button", name="fewer settings").click()
+    page.wait_for_function("document.querySelector('.controls').offsetHeight < 160")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_name_of_a_run_is_not_cut(tab, width):
+    page = tab().drawn("/runs")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.wait_for_timeout(300)
+    whole = "(one) => one.scrollWidth <= one.clientWidth && one.scrollHeight <= one.clientHeight + 1"
+    assert page.locator(".of-run .q-field__native").evaluate(whole)
 
 
 def test_play_moves_the_instant(tab):

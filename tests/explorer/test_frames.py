@@ -5,6 +5,7 @@ import copy
 import gzip
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -83,3 +84,29 @@ def test_without_nicegui_an_export_says_what_to_install(monkeypatch):
     site.library.cache_clear()
     with pytest.raises(saddles.SaddlesError, match=r"saddles\[explorer\]"):
         site.library()
+
+
+def test_every_room_has_its_miniature():
+    kept = site.miniatures()
+    assert list(kept) == [page.name for page in site.PAGES]
+    assert all(len(one["frames"]) == frames.FRAMES for one in kept.values())
+    assert site.KEPT.stat().st_size < 3e5
+
+
+def same(one, other):
+    """Equal but for the last digits of numbers, which differ between machines."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, str):
+        return re.sub(r"[\d.]+", "#", one) == re.sub(r"[\d.]+", "#", other)
+    return one == (pytest.approx(other, rel=0.02, abs=0.02) if isinstance(other, int | float) else other)
+
+
+@pytest.mark.parametrize("page", site.PAGES, ids=lambda page: page.name)
+def test_a_kept_miniature_is_what_its_room_computes(page):
+    made = json.loads(json.dumps(site.miniature(page)))
+    kept = site.miniatures()[page.name]
+    assert same(kept["first"], made["first"])
+    assert same(kept["frames"][-1], made["frames"][-1])

@@ -51,43 +51,56 @@ def parted(flat, width):
     return inner.reshape(width, 4), outer.reshape(3, width)
 
 
-def loss_of(flat, width):
+def loss_of(flat, width, loss):
     inner, outer = parted(flat, width)
-    return jnp.sum((jnp.tanh(INPUTS @ inner.T) @ outer.T - TASK.targets) ** 2) / 80
+    values = jnp.tanh(INPUTS @ inner.T) @ outer.T
+    if loss == "squared":
+        return jnp.sum((values - TASK.targets) ** 2) / 80
+    return -jnp.mean(jnp.log(jax.nn.softmax(values))[np.arange(40), TASK.targets.argmax(1)])
 
 
-curved, slope = (jax.jit(make(loss_of), static_argnums=1) for make in (jax.hessian, jax.grad))
+curved, slope = (jax.jit(make(loss_of), static_argnums=(1, 2)) for make in (jax.hessian, jax.grad))
 
 
-def descent(width, variance, steps):
+def descent(width, variance, steps, loss):
     """Loss over that of f = 0 and stable rank of ΔW_1, from dense Hessians and plain matrices."""
     start = networks.Perceptron(width, variance, "tanh").start(TASK, 5)
     draw, size = np.random.default_rng([5, 33]), 0.0
     at = jnp.concatenate([part.reshape(-1) for part in start])
     along = jnp.concatenate([draw.normal(size=part.shape).reshape(-1) for part in start])
     for step in range(-20, steps):
-        bent = curved(at, width) @ along
+        bent = curved(at, width, loss) @ along
         size = max(float(jnp.linalg.norm(bent)), 0.9 * size)
         along = bent / jnp.linalg.norm(bent)
-        at = at - (step >= 0) * slope(at, width) / size
+        at = at - (step >= 0) * slope(at, width, loss) / size
     moved = np.linalg.svd(np.asarray(parted(at, width)[0]) - start[0], compute_uv=False)
-    return float(loss_of(at, width)) / (np.sum(TASK.targets**2) / 80), float(np.sum(moved**2) / moved[0] ** 2)
+    return float(loss_of(at, width, loss) / loss_of(0 * at, width, loss)), float(np.sum(moved**2) / moved[0] ** 2)
 
 
-def test_cells_of_a_grid_are_networks_alone(monkeypatch):
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_cells_of_a_grid_are_networks_alone(loss, monkeypatch):
     """Whatever blocks they are cut into and whichever load they are in."""
     widths, variances, steps = [3, 7], [0.05, 0.5], 4
     monkeypatch.setattr(diagram, "LARGEST_BLOCK", 2)
     monkeypatch.setitem(diagram.ROOM, "cpu", 600)  # 15 hidden units of 40 samples: several loads
     ticks = []
     grid = follow_grid(
-        TASK, widths, variances, activation="tanh", seed=5, steps=steps, saved=2, precision="float64", tick=ticks.append
+        TASK,
+        widths,
+        variances,
+        activation="tanh",
+        loss=loss,
+        seed=5,
+        steps=steps,
+        saved=2,
+        precision="float64",
+        tick=ticks.append,
     )
     assert sum(ticks) == 20
     assert len(ticks) == 2
     for place, (width, variance) in enumerate((w, v) for w in widths for v in variances):
-        loss, rank = descent(width, variance, steps)
-        assert grid["loss"][-1].ravel()[place] == pytest.approx(loss, rel=1e-9)
+        expected, rank = descent(width, variance, steps, loss)
+        assert grid["loss"][-1].ravel()[place] == pytest.approx(expected, rel=1e-9)
         assert grid["stable_rank"][-1].ravel()[place] == pytest.approx(rank, rel=1e-9)
 
 

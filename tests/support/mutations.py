@@ -224,7 +224,9 @@ def _record(rows: list[dict[str, str]], file: Path) -> None:
         "values": {"bugs": len(table), "caught": sum(bool(row["noticed"]) for row in table)},
         "bugs": table,
     }
-    file.write_text(json.dumps({"records": {"table": record}}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    whole = json.loads(file.read_text("utf-8")) if file.exists() else {"records": {}}
+    whole["records"]["table"] = record
+    file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

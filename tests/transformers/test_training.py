@@ -311,6 +311,7 @@ def test_memory_that_ran_out_says_what_to_lower(parts):
         (lambda: Recipe("adam", -1e-3, 10), "`rate` must be positive"),
         (lambda: Recipe("adam", 1e-3, 0), "`steps` must be"),
         (lambda: Recipe("adam", 1e-3, 10, accumulate=0), "`accumulate` must be"),
+        (lambda: Recipe("adam", 1e-3, 10, clip=0.0), "`clip` must be positive"),
         (lambda: ViTShape(side=30, patch=4), "`patch` must be a divisor of side=30"),
     ],
 )

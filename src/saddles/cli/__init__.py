@@ -232,7 +232,8 @@ def run(
     try:
         result = work()
     except KeyboardInterrupt:
-        raise interrupted("finished parts are kept", ["run", "--resume", str(folder)]) from None
+        words = ["run", "--resume", str(folder), *(["--data", str(data)] if data else [])]
+        raise interrupted("finished parts are kept", words) from None
     if not result.record:  # another process of a launcher, which writes nothing
         raise typer.Exit(0)
     _show_run(result)
@@ -311,6 +312,7 @@ def sweep(
         words = ["sweep", "--resume", str(folder), *(["--on", on] if on != "embedded" else [])]
         for option, value in (("--timeout", timeout), ("--memory", memory)):
             words += [option, f"{value:g}"] if value is not None else []
+        words += ["--data", str(data)] if data else []
         raise interrupted("finished cells are kept", words) from None
     for line in summary(result):
         say(line)

@@ -1,7 +1,8 @@
 """Run an experiment into a folder that survives interruption.
 
 DIR/run.json          settings, versions, machine, wall time, status; written first and last
-DIR/parts/            finished pieces and checkpoints, reused by resume, removed at the end
+DIR/parts/            finished pieces and checkpoints, reused by resume, removed at the end; pieces of less than
+                      a second are written only where the run is interrupted or fails
 DIR/trajectory.zarr   the result
 DIR/claims.json       the verdicts
 DIR/figure.png, .svg, .pdf  the figure
@@ -23,7 +24,7 @@ import saddles
 from saddles.core.claim import Claim, read_claims, write_claims
 from saddles.core.data import require_data
 from saddles.core.embedded import digest as embedded_digest
-from saddles.core.experiment import Context, Drawing, Experiment, Part, S, as_dict, find, registry
+from saddles.core.experiment import Context, Drawing, Experiment, S, as_dict, find, registry
 from saddles.core.provenance import machine, versions
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load, save
@@ -47,6 +48,8 @@ FILES = ("claims.json", "figure.png", "figure.svg", f"trajectory.zarr/{CHECKSUMS
 """What run.json has digests of; the last has those of the arrays."""
 LATER_FILES = ("figure.pdf",)
 """The same of files that older runs do not have."""
+SHORT = 1.0
+"""Seconds of computing below which a piece is kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,8 @@ def _first_process() -> bool:
 
 def _carry_out(row: Experiment[S], size: str, seed: int, settings: S, folder: Path) -> Run:
     parts = folder / "parts"
-    context = Context(seed=seed, size=size, part=_store(parts), folder=lambda name: parts / name)
+    pieces = _Pieces(parts)
+    context = Context(seed=seed, size=size, part=pieces, folder=lambda name: parts / name)
     if not _first_process():
         row.run(settings, context)
         return Run(folder, {}, [], computed=True)
@@ -208,10 +212,12 @@ def _carry_out(row: Experiment[S], size: str, seed: int, settings: S, folder: Pa
         if done is not None and Status.parse(done["status"]).ok:  # another process was faster
             return _finished(folder, done)
         parts.mkdir(exist_ok=True)
-        return _compute(row, size, seed, settings, folder, context)
+        return _compute(row, size, seed, settings, folder, context, pieces)
 
 
-def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path, context: Context) -> Run:
+def _compute(
+    row: Experiment[S], size: str, seed: int, settings: S, folder: Path, context: Context, pieces: "_Pieces"
+) -> Run:
     before = _record(folder) or {}
     record: dict[str, Any] = {
         "experiment": row.name,
@@ -251,6 +257,8 @@ def _compute(row: Experiment[S], size: str, seed: int, settings: S, folder: Path
         status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
         with contextlib.suppress(OSError):  # on a full disk the first error is the one to show
             write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
+        with contextlib.suppress(OSError, SaddlesError):
+            pieces.write()
         raise
     digests = {name: digest((folder / name).read_bytes()) for name in FILES + LATER_FILES}
     record |= {"status": str(FINISHED), "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
@@ -314,14 +322,34 @@ def _print(figure: "Figure", png: Path, svg: Path, pdf: Path, dpi: int) -> None:
         figure.set_canvas(canvas)
 
 
-def _store(parts: Path) -> Part:
-    def part(name: str, make: Callable[[], Trajectory]) -> Trajectory:
-        place = parts / f"{name}.zarr"
+class _Pieces:
+    """Pieces of a run, found again by name: those that took long on the disk at once, the others where it breaks off.
+
+    To write a piece takes a tenth of a second, which some experiments would spend on every few tenths of computing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.short: dict[str, Trajectory] = {}
+
+    def __call__(self, name: str, make: Callable[[], Trajectory]) -> Trajectory:
+        """The piece of this name, computed unless it is there."""
+        place = self.folder / f"{name}.zarr"
         if place.is_dir():
             return load(place)
+        if name in self.short:
+            return self.short[name]
+        began = time.perf_counter()
         result = make()
-        if _first_process():
+        if not _first_process():
+            return result
+        if time.perf_counter() - began < SHORT:
+            self.short[name] = result
+        else:
             save(result, place)
         return result
 
-    return part
+    def write(self) -> None:
+        """Store the pieces that are in memory alone."""
+        for name, piece in self.short.items():
+            save(piece, self.folder / f"{name}.zarr")

@@ -146,6 +146,8 @@ class OpenPage:
                 strip.on("step", lambda event: self._step(story[int(event.args)]), js_handler="(e) => emit(e.detail)")
             with ui.element("div").classes("bench"):
                 with ui.element("section").classes("controls").props('aria-label="settings"'):
+                    more = Button("all settings ▴").classes("more broad").props('aria-expanded="false"')
+                    more.on("click", js_handler="(event) => window.saddles.more(event.currentTarget)")
                     self.bounds = ui.label("").classes("refusal bounds broad").props('role="alert"')
                     for name, setting in settings(self.page.view).items():
                         if name in self.page.lists:

@@ -1,13 +1,12 @@
 """The server of the explorer, on loopback unless told otherwise."""
 
-import json
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import product
 
 from saddles.core.provenance import versions
@@ -29,12 +28,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saddles.explorer import phase_map
 from saddles.explorer.fair_pool import FairPool
-from saddles.explorer.grids import GRIDS
 from saddles.explorer.open_page import OpenPage, Plot, draw_all, header
 from saddles.explorer.page import Page
 from saddles.explorer.pages import linear, runs
 from saddles.explorer.run_folders import RunFolders
-from saddles.explorer.site import PAGES, document, front_body, library, miniature
+from saddles.explorer.site import PAGES, document, front_body, library
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 NO_FRAMES = {"X-Frame-Options": "DENY", "Content-Security-Policy": "frame-ancestors 'none'"}
@@ -179,29 +177,15 @@ def _register(pages: Sequence[Page]) -> None:
 
 
 def _front(pages: Sequence[Page]) -> None:
-    """The front page, the library that draws on it, and its miniatures, each computed when it is first asked for."""
-    known = {page.name: page for page in pages if page.name in GRIDS}
-
-    @cache
-    def moving(name: str) -> bytes:
-        return json.dumps(miniature(known[name])).encode()
+    """The front page, and the library that draws on it."""
 
     @app.get("/")
     def front() -> HTMLResponse:
-        return HTMLResponse(document("saddles", front_body(pages, lambda name: f"/{name}", {})))
+        return HTMLResponse(document("saddles", front_body(pages, lambda name: f"/{name}")))
 
     @app.get("/plotly.js")
     def plotting() -> Response:
         return Response(library(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
-
-    @app.get("/miniature/{name}")
-    def small(name: str) -> Response:
-        if name not in known:
-            return Response(status_code=404)
-        with one_at_a_time:
-            return Response(moving(name), media_type="application/json")
-
-    one_at_a_time = threading.Lock()
 
 
 async def _open(page: Page, pages: Sequence[Page], pool: FairPool, maps: phase_map.PhaseMaps, request: Request) -> None:

@@ -13,6 +13,12 @@ window.saddles = {
     const button = document.querySelector(".theme");
     if (button) button.textContent = "theme: " + now;
   },
+  // On a phone: show all settings, or the clock alone.
+  more(button) {
+    const open = button.closest(".controls").classList.toggle("open");
+    button.ariaExpanded = String(open);
+    button.textContent = open ? "fewer settings ▾" : "all settings ▴";
+  },
   copy(button) {
     navigator.clipboard?.writeText(location.href);
     const words = button.textContent;

@@ -184,9 +184,6 @@ document.addEventListener("DOMContentLoaded", async () => {
     await plotting();
     window.room = new Room(facts);
   }
-  for (const plot of document.querySelectorAll("[data-miniature]")) {
-    const inside = document.getElementById("mini-" + plot.dataset.miniature);
-    const text = inside ? unpacked(inside.id) : fetch("/miniature/" + plot.dataset.miniature).then((answer) => answer.text());
-    text.then(async (found) => (await plotting(), miniature(plot, JSON.parse(found))));
-  }
+  for (const plot of document.querySelectorAll("[data-miniature]"))
+    unpacked("mini-" + plot.dataset.miniature).then(async (text) => (await plotting(), miniature(plot, JSON.parse(text))));
 });

@@ -1,9 +1,10 @@
 """The explorer as plain files: rooms computed beforehand, for any static host or a folder on a disk.
 
 A page holds its data, since one that was opened from a file may not fetch any, and shares one plotting library with the
-others. The front page is the live server's, too.
+others. The front page is the live server's, too; its miniatures are kept in miniatures.json, so that it moves at once.
 """
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -27,6 +28,7 @@ PAGES: tuple[Page, ...] = (linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAG
 """The rooms that compute, in the order of the menu."""
 HEIGHT = 170
 """Of a miniature, in pixels."""
+KEPT = Path(__file__).parent / "miniatures.json"
 Href = Callable[[str], str]
 """The address of a room, or of the front page, whose name is empty."""
 
@@ -50,8 +52,7 @@ def export(
             text = document(page.title, room_body(page, _facts(page, grid), pages, docs, grid))
             (draft / f"{page.name}.html").write_text(text, "utf-8")
             say(f"{page.name}: {len(list(grid.views(page)))} views, {len(text.encode()) / 1e6:.1f} MB")
-        inside = {page.name: miniature(page) for page in pages}
-        (draft / "index.html").write_text(document("saddles", front_body(pages, _file, inside)), "utf-8")
+        (draft / "index.html").write_text(document("saddles", front_body(pages, _file)), "utf-8")
     return place
 
 
@@ -115,6 +116,12 @@ def _extra(maps: Mapping[phase_map.Key, phase_map.PhaseMap], view: View) -> list
     return [phase_map.panel(maps[phase_map.key(view)], (view.gamma_variance, view.gamma_w))]
 
 
+@cache
+def miniatures() -> dict[str, Json]:
+    """The miniature of each room, as docs/make_miniatures.py computed them."""
+    return json.loads(KEPT.read_text("utf-8"))
+
+
 def miniature(page: Page) -> Json:
     """A scene of one panel, without words around it."""
     grid = GRIDS[page.name]
@@ -172,11 +179,11 @@ def _bar(pages: Sequence[Page], current: str, href: Href) -> str:
     return f'<header class="bar">{brand}<div><nav aria-label="pages">{links}</nav></div>{theme}</header>'
 
 
-def front_body(pages: Sequence[Page], href: Href, inside: Mapping[str, Json]) -> str:
-    """The front page: a card for each room with a miniature that moves; those that are not inside are fetched."""
+def front_body(pages: Sequence[Page], href: Href) -> str:
+    """The front page: a card for each room with a miniature that moves, whose data stand in the page."""
     cards = "".join(_card(page, rooms()[page.name], href(page.name), first=place == 0) for place, page in
                     enumerate(page for page in pages if page.name in rooms()))  # fmt: skip
-    data = "".join(_data(f"mini-{name}", facts) for name, facts in inside.items())
+    data = "".join(_data(f"mini-{page.name}", miniatures()[page.name]) for page in pages if page.name in rooms())
     return (
         f'{_bar(pages, "", href)}<main class="page front"><h1>How networks learn, before your eyes</h1>'
         '<p class="intro">Small networks whose whole training can be computed, and predicted. Every room has a story '
@@ -199,11 +206,12 @@ def room_body(page: Page, facts: Json, pages: Sequence[Page], docs: str, grid: G
     controls = "".join(_control(name, known[name], values) for name, values in facts["controls"].items())
     fixed = ", ".join(f"{known[name].label} {value}" for name, value in grid.fixed.items())
     hint = f"{f'Fixed here: {fixed}. ' if fixed else ''}saddles explore has every setting, and any value."
+    more = _button("more broad", "all settings ▴", 'aria-expanded="false" onclick="saddles.more(this)"')
     story = story_html(stories()[page.name], page.name, docs) if page.name in stories() and facts["controls"] else ""
     return (
         f'{_bar(pages, page.name, _file)}<main class="page"><h1>{escape(page.title)}</h1>'
         f'<p class="intro">{escape(page.intro)}</p>{story}<div class="bench">'
-        f'<section class="controls" aria-label="settings">{controls}{_player(page, facts)}'
+        f'<section class="controls" aria-label="settings">{more}{controls}{_player(page, facts)}'
         f'<p class="words broad">{escape(hint)}</p></section>'
         '<section aria-label="results"><p class="said" aria-live="polite">Reading …</p><div class="panels"></div>'
         '<details open><summary>The same in Python</summary><pre class="code"></pre></details></section>'

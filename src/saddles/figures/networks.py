@@ -29,8 +29,9 @@ def phase_diagram(trajectory: xr.Dataset) -> Figure:
             axis.set(title=title, xlabel=r"$\gamma_{\sigma^2}$   (variance $\sigma^2=d^{\,\gamma_{\sigma^2}}$)")
         axes[0].set_ylabel(r"$\gamma_w$   (width $w=d^{\,\gamma_w}$)")
         spread = f" ± {np.ptp(slopes) / 2:.2f}" if len(slopes) > 1 else ""
-        words = f"{trajectory.attrs['activation']}, {trajectory.attrs['source']}, d = {trajectory.attrs['dim']}"
-        figure.suptitle(f"{words}: slope of e = ½ is {np.mean(slopes):.2f}{spread}", fontsize=11)
+        words = [trajectory.attrs["activation"], trajectory.attrs.get("loss", "squared") + " loss"]
+        words += [trajectory.attrs["source"], f"d = {trajectory.attrs['dim']}"]
+        figure.suptitle(f"{', '.join(words)}: slope of e = ½ is {np.mean(slopes):.2f}{spread}", fontsize=11)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
@@ -38,9 +39,10 @@ def phase_diagram(trajectory: xr.Dataset) -> Figure:
 
 def _borders(axis: Axes, trajectory: xr.Dataset, across: np.ndarray, up: np.ndarray) -> None:
     # A white line below each border keeps it visible on every colour.
-    theory = trajectory["theory_border"].mean("seed").values
-    axis.plot(theory, up, color="white", linewidth=3.4)
-    axis.plot(theory, up, **THEORY, label="theory of the linear network, e = ½")
+    if trajectory.attrs.get("loss", "squared") == "squared":  # what the theory speaks of
+        theory = trajectory["theory_border"].mean("seed").values
+        axis.plot(theory, up, color="white", linewidth=3.4)
+        axis.plot(theory, up, **THEORY, label="theory of the linear network, e = ½")
     border = trajectory["border"].values
     for number, row in enumerate(border):
         axis.plot(row, up, color="white", linewidth=3.6)
@@ -151,10 +153,16 @@ def linearised(trajectory: xr.Dataset) -> Figure:
         left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
                       textcoords="offset points", fontsize=9)  # fmt: skip
         left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="Distance over time")
-        left.legend()
+        left.set_ylim(bottom=0.15 * np.nanmin(apart[..., 1:]))  # room for the legend below the curves
+        left.legend(loc="lower center", ncols=3)
         _seeds(right, widths, most.T, COLOURS[0], "largest over time")
         slope = {"relu": -0.75}.get(str(trajectory.attrs.get("activation")), -1.0)  # predicted by the experiment
-        right.plot(widths, np.median(most[0]) * (widths / widths[0]) ** slope, **THEORY, label=f"slope {slope:g}")
+        right.plot(
+            widths,
+            np.median(most[0]) * (widths / widths[0]) ** slope,
+            **THEORY,
+            label=f"slope {slope:g}".replace("-", "−"),
+        )
         right.set(
             xscale="log",
             yscale="log",
@@ -190,6 +198,7 @@ def depth(trajectory: xr.Dataset) -> Figure:
         axes[2].set(xscale="log", yscale="log", xlabel="width w", ylabel="σ²w at e = ½, over the widest's",
                     title="The border by width", ylim=(0.2, 5))  # fmt: skip
         axes[2].set_xticks(widths, [str(width) for width in widths])
+        axes[2].set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
         axes[2].minorticks_off()
         for axis in axes:
             axis.legend()

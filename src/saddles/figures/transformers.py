@@ -138,7 +138,7 @@ def _loss(axis: Axes, trajectory: xr.Dataset) -> None:
         colour = COLOURS[place + 2] if several else INK
         words = f"scale {scale:g}" if several else "training"
         axis.plot(one["epoch"], one["train_loss"], color=colour, label=words, linewidth=1.8)
-        tested = one["test_loss"].dropna("time")
+        tested = _tested(trajectory["test_loss"].sel(scale=scale))
         axis.plot(tested["epoch"], tested, color=colour, linestyle=":", label=None if several else "test")
     guess = float(np.log(trajectory.attrs["outputs"]))
     axis.axhline(guess, color=GREY, linewidth=1, zorder=0, label="uniform guess")
@@ -149,7 +149,7 @@ def _loss(axis: Axes, trajectory: xr.Dataset) -> None:
 
 def _accuracy(axis: Axes, trajectory: xr.Dataset) -> None:
     """Accuracy where there is one; the learning rate behind it in any case."""
-    tested = trajectory["test_accuracy"].mean(("scale", "seed")).dropna("time")
+    tested = _tested(trajectory["test_accuracy"].mean("scale"))
     rate = trajectory["rate"].isel(scale=0, seed=0)
     if tested.size:
         axis.plot(tested["epoch"], 100 * tested, color=COLOURS[2], **MEASURED)
@@ -159,6 +159,12 @@ def _accuracy(axis: Axes, trajectory: xr.Dataset) -> None:
         axis.set(title="Learning rate", ylabel="rate", ylim=(0, None))
         axis.ticklabel_format(axis="y", scilimits=(-2, 2))
     _epochs(axis, trajectory)
+
+
+def _tested(values: xr.DataArray) -> xr.DataArray:
+    """Mean over seeds, where most of them were tested: a mean over others from point to point would zigzag."""
+    count = values.notnull().sum("seed")
+    return values.mean("seed").where((count > 0) & (count == count.max())).dropna("time")
 
 
 def _short(number: float) -> str:

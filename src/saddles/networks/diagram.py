@@ -19,9 +19,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.errors import SaddlesError
 from saddles.networks.forward import activated
 from saddles.networks.model import Perceptron
 from saddles.networks.phases import crossing, predicted_border
@@ -69,6 +71,13 @@ class Owners(NamedTuple):
         return jnp.tensordot(self.among, values, 1)
 
 
+class Form(NamedTuple):
+    """What a network computes, and what it minimises."""
+
+    activation: str
+    loss: str
+
+
 class Data(NamedTuple):
     """The task on the device, one column for each sample."""
 
@@ -78,24 +87,27 @@ class Data(NamedTuple):
     test_targets: Float[Array, "output test"]
 
 
-def _outputs(weights: Weights, inputs: Array, owners: Owners, activation: str) -> Float[Array, "network output sample"]:
+def _outputs(weights: Weights, inputs: Array, owners: Owners, form: Form) -> Float[Array, "network output sample"]:
     blocks, units, into = weights.inner.shape
     hidden = weights.inner.reshape(blocks * units, into) @ inputs
-    seen = activated(activation, hidden).reshape(blocks, units, -1)
+    seen = activated(form.activation, hidden).reshape(blocks, units, -1)
     return owners.total(jnp.einsum("buo,bus->bos", weights.outer, seen))
 
 
-def _losses(values: Float[Array, "network output sample"], targets: Array) -> Float[Array, " network"]:
-    """(1/2n) Σ ‖f − y‖² of each."""
-    return jnp.sum((values - targets[None]) ** 2, (1, 2)) / (2 * targets.shape[1])
+def _losses(values: Float[Array, "network output sample"], targets: Array, form: Form) -> Float[Array, " network"]:
+    """(1/2n) Σ ‖f − y‖² of each, or the mean cross-entropy of the class that is the largest entry of y."""
+    if form.loss == "squared":
+        return jnp.sum((values - targets[None]) ** 2, (1, 2)) / (2 * targets.shape[1])
+    right = jnp.argmax(targets, 0)[None, None]
+    return jnp.mean(logsumexp(values, 1) - jnp.take_along_axis(values, right, 1)[:, 0], 1)
 
 
-def _step(load: Load, data: Data, owners: Owners, activation: str, moving: Array) -> Load:
+def _step(load: Load, data: Data, owners: Owners, form: Form, moving: Array) -> Load:
     """One power step, and one step of descent where `moving` is 1."""
 
     def loss(weights: Weights) -> Float[Array, ""]:
         # Networks share no weights: the Hessian of the sum acts on each as its own.
-        return jnp.sum(_losses(_outputs(weights, data.inputs, owners, activation), data.targets))
+        return jnp.sum(_losses(_outputs(weights, data.inputs, owners, form), data.targets, form))
 
     slope, bent = jax.jvp(jax.grad(loss), (load.weights,), (load.direction,))
     size = jnp.sqrt(owners.total(jnp.sum(bent.inner**2, (1, 2)) + jnp.sum(bent.outer**2, (1, 2))))
@@ -111,30 +123,30 @@ def _step(load: Load, data: Data, owners: Owners, activation: str, moving: Array
 
 
 # What a GPU's short formats lose in a product would be read as a remainder, and moves the border: float32 throughout.
-@partial(jax.jit, static_argnames="activation", donate_argnums=0)
+@partial(jax.jit, static_argnames="form", donate_argnums=0)
 @jax.default_matmul_precision("highest")
-def _advance(load: Load, data: Data, owners: Owners, activation: str, steps: int | Array, moving: Array) -> Load:
+def _advance(load: Load, data: Data, owners: Owners, form: Form, steps: int | Array, moving: Array) -> Load:
     """`steps` is not static: all counts share one compiled program."""
-    return jax.lax.fori_loop(0, steps, lambda _, now: _step(now, data, owners, activation, moving), load)
+    return jax.lax.fori_loop(0, steps, lambda _, now: _step(now, data, owners, form, moving), load)
 
 
-@partial(jax.jit, static_argnames="activation")
+@partial(jax.jit, static_argnames="form")
 @jax.default_matmul_precision("highest")
-def _observe(weights: Weights, start: Weights, data: Data, owners: Owners, activation: str) -> dict[str, Array]:
+def _observe(weights: Weights, start: Weights, data: Data, owners: Owners, form: Form) -> dict[str, Array]:
     def value(at: Weights) -> Array:
-        return _outputs(at, data.inputs, owners, activation)
+        return _outputs(at, data.inputs, owners, form)
 
     change = jax.tree.map(jnp.subtract, weights, start)
     before, linear = jax.jvp(value, (start,), (change,))
-    now, tested = value(weights), _outputs(weights, data.test_inputs, owners, activation)
+    now, tested = value(weights), _outputs(weights, data.test_inputs, owners, form)
     moved, tiny = now - before, jnp.finfo(now.dtype).tiny  # at the start, 0/0 has the limit 0
     right = jnp.argmax(tested, 1) == jnp.argmax(data.test_targets, 0)[None]
     gram = owners.total(jnp.einsum("bui,buj->bij", change.inner, change.inner))
     first = jnp.maximum(top_eigenvalue(gram), tiny)
     return {
         "linearity": _norms(moved - linear) / jnp.maximum(_norms(moved), tiny),
-        "loss": _losses(now, data.targets) / _losses(0 * now, data.targets),
-        "test_loss": _losses(tested, data.test_targets) / _losses(0 * tested, data.test_targets),
+        "loss": _losses(now, data.targets, form) / _losses(0 * now, data.targets, form),
+        "test_loss": _losses(tested, data.test_targets, form) / _losses(0 * tested, data.test_targets, form),
         "test_accuracy": jnp.mean(right.astype(now.dtype), 1),
         "stable_rank": jnp.trace(gram, axis1=1, axis2=2) / first,
     }
@@ -150,6 +162,7 @@ def follow_grid(
     variances: ArrayLike,
     *,
     activation: str,
+    loss: str = "squared",
     seed: int = 0,
     steps: int,
     saved: int,
@@ -159,6 +172,7 @@ def follow_grid(
     """Train networks of several widths, each from one draw, at several variances.
 
     Args:
+        loss: "squared", or "cross-entropy" of the class that is the largest entry of a target.
         steps: of gradient descent.
         saved: instants at which they are looked at, besides the start; it divides `steps`.
         tick: called with the number of hidden units whose training has just ended.
@@ -167,6 +181,8 @@ def follow_grid(
         (time, width, variance) each: `linearity` e (0 at the start), `loss` and `test_loss` over those of f = 0,
         `test_accuracy`, and `stable_rank` of the change of W_1.
     """
+    if loss not in ("squared", "cross-entropy"):
+        raise SaddlesError.must_be("loss", "'squared' or 'cross-entropy'", loss)
     sigmas = np.sqrt(np.asarray(variances, dtype=float))
     units = [_drawn(Perceptron(width, 1.0, activation).start(task, seed)) for width in widths]
     draw = [np.random.default_rng([seed, 33]) for _ in widths]
@@ -185,7 +201,7 @@ def follow_grid(
         start = _blocks([[sigmas[v] * part for part in units[w]] for w, v in which], block, shape[1], precision)
         direction = _blocks([lines[w] for w, _ in which], block, shape[1], precision)
         owners = _owners(sizes[cells], shape, precision)
-        rows = _followed(start, direction, data, owners, activation, steps, saved)
+        rows = _followed(start, direction, data, owners, Form(activation, loss), steps, saved)
         for name in rows[0]:
             into = found.setdefault(name, np.empty((saved + 1, len(sizes))))
             into[:, cells] = [np.asarray(row[name][: len(cells)], dtype=float) for row in rows]
@@ -199,6 +215,7 @@ def phase_diagram(
     gamma_variance: ArrayLike,
     *,
     activation: str,
+    loss: str = "squared",
     seed: int = 0,
     steps: int,
     saved: int,
@@ -210,6 +227,7 @@ def phase_diagram(
     Args:
         gamma_w, gamma_variance: exponents, growing; each pair is a cell.
         activation: "relu", "tanh" or "linear".
+        loss: "squared" or "cross-entropy".
         seed: draws the initial weights: one draw a width, scaled.
         steps: of full-batch gradient descent, each as long as the curvature allows.
         saved: instants that are kept besides the start; it divides `steps`.
@@ -217,14 +235,14 @@ def phase_diagram(
 
     Returns:
         What `follow_grid` measures along `time`, `gamma_w`, `gamma_variance`; the `border` of each width after the last
-        step, as γ_σ²; `theory_border`, where the theory of wide linear networks puts it; `singular_value` of the least
-        squares fit.
+        step, as γ_σ²; `theory_border`, where the theory of wide linear networks puts it under squared loss;
+        `singular_value` of the least squares fit.
     """
     up, across, dim = np.asarray(gamma_w, dtype=float), np.asarray(gamma_variance, dtype=float), task.shape[1]
     widths = [round(dim**gamma) for gamma in up]
     measured = follow_grid(
-        task, widths, dim**across, activation=activation, seed=seed, steps=steps, saved=saved, precision=precision,
-        tick=tick,
+        task, widths, dim**across, activation=activation, loss=loss, seed=seed, steps=steps, saved=saved,
+        precision=precision, tick=tick,
     )  # fmt: skip
     # Inputs are whitened, so this is the least squares fit that a linear network learns.
     fitted = np.linalg.svd(task.targets.T @ task.inputs / len(task.inputs), compute_uv=False)
@@ -239,6 +257,7 @@ def phase_diagram(
         coords={"gamma_w": up, "gamma_variance": across},
         lab="networks",
         activation=activation,
+        loss=loss,
     )
 
 
@@ -283,14 +302,14 @@ def _owners(sizes: np.ndarray, shape: tuple[int, int], precision: str) -> Owners
 
 
 def _followed(
-    start: Weights, direction: Weights, data: Data, owners: Owners, activation: str, steps: int, saved: int
+    start: Weights, direction: Weights, data: Data, owners: Owners, form: Form, steps: int, saved: int
 ) -> list[dict[str, Array]]:
     precision = start.inner.dtype
     still, moving = (jnp.asarray(number, dtype=precision) for number in (0.0, 1.0))
     load = Load(jax.tree.map(jnp.copy, start), direction, jnp.zeros(len(owners.among), dtype=precision))
-    load = _advance(load, data, owners, activation, FIRST_POWER_STEPS, still)
-    rows = [_observe(load.weights, start, data, owners, activation)]
+    load = _advance(load, data, owners, form, FIRST_POWER_STEPS, still)
+    rows = [_observe(load.weights, start, data, owners, form)]
     for _ in range(saved):
-        load = _advance(load, data, owners, activation, steps // saved, moving)
-        rows.append(_observe(load.weights, start, data, owners, activation))
+        load = _advance(load, data, owners, form, steps // saved, moving)
+        rows.append(_observe(load.weights, start, data, owners, form))
     return rows

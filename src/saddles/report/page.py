@@ -6,8 +6,10 @@ Its one script filters the table of claims; the page works without it, and its p
 import base64
 import hashlib
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -201,6 +203,12 @@ def _reasons(sections: Sequence[Section]) -> list[Html]:
 
 
 def _thumbnail(figure: Path) -> str:
+    return _made_small(figure, figure.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _made_small(figure: Path, changed: int) -> str:
+    """Kept: the page is written again after every experiment, and small pictures were most of the work."""
     from PIL import Image
 
     try:
@@ -221,7 +229,7 @@ def _overview(sections: Sequence[Section]) -> Html:
             rows.append(tag("tr", name, tag("td", section.waiting, colspan=6, class_="soft")))
         for claim in section.claims:
             reason = tag("br") + tag("span", claim.reason, class_="soft") if claim.reason else ""
-            null = "" if claim.null is None else f"{claim.null:.4g}"
+            null = f"{claim.null:.4g}" if claim.null is not None and math.isfinite(claim.null) else "none"
             against = tag("br") + tag("span", claim.against, class_="soft") if claim.against else ""
             cells = [
                 name,
@@ -288,17 +296,26 @@ def _beside(claims: Sequence[Claim]) -> Html:
     for claim in claims:
         sign = {"<=": "≤", ">=": "≥"}[claim.relation]
         reason = tag("br") + tag("span", claim.reason, class_="soft") if claim.reason else ""
-        null = "" if claim.null is None else f", null {claim.null:.3g}"
+        null = tag("br") + tag("span", words, class_="soft") if (words := _of_null(claim)) else ""
         rows.append(
             tag(
                 "tr",
-                tag("td", claim.claim, tag("br"), tag("span", _MARKS[claim.verdict], class_=claim.verdict), reason),
+                tag(
+                    "td", claim.claim, tag("br"), tag("span", _MARKS[claim.verdict], class_=claim.verdict), reason, null
+                ),
                 tag("td", f"{sign} {claim.threshold:.3g}", class_="number", data_name="predicted"),
-                tag("td", f"{claim.value:.3g}{null}", class_="number", data_name="measured"),
+                tag("td", f"{claim.value:.3g}", class_="number", data_name="measured"),
             )
         )
     head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in ("claim", "predicted", "measured"))))
     return tag("div", tag("table", head, tag("tbody", *rows), class_="claims"))
+
+
+def _of_null(claim: Claim) -> str:
+    """What the null gives, and what it is: without it a reader cannot tell how near the measured number is."""
+    there = claim.null is not None and math.isfinite(claim.null)
+    against = f": {claim.against}" if claim.against else ""
+    return f"null {claim.null:.3g}{against}" if there else f"no null{against}" if against else ""
 
 
 def fact_list(facts: Mapping[str, object]) -> Html:

@@ -1,6 +1,7 @@
 """One update of a model: losses, gradients, optimiser; kernel by kernel, or all of it as one CUDA graph."""
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ class Update:
         device: of the model.
         parts: that a batch is split into, to save memory; the gradient is that of their mean.
         apart: the block around all parts but the last, in which gradients are not exchanged between processes.
+        clip: a gradient longer than this is shortened to it.
     """
 
     losses: Work
@@ -31,6 +33,7 @@ class Update:
     device: torch.device
     parts: int = 1
     apart: Block = contextlib.nullcontext
+    clip: float = math.inf
 
     def __call__(self, *tensors: Tensor) -> Tensor:
         """Update once with the tensors of a batch, part after part; returns the mean losses, detached."""
@@ -42,6 +45,9 @@ class Update:
                     losses = self.losses(*tensors[part * each : (part + 1) * each]) / self.parts
                 losses.sum().backward()
             total = total + losses.detach()
+        if math.isfinite(self.clip):
+            weights = [weight for group in self.optimiser.param_groups for weight in group["params"]]
+            torch.nn.utils.clip_grad_norm_(weights, self.clip)
         self.optimiser.step()
         return total
 

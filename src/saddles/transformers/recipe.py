@@ -21,6 +21,7 @@ class Recipe:
         warm_up: steps of linear growth from 0.
         decay: "cosine" (half a cycle, to 0) or "linear" (to 0), from the end of the warm-up.
         accumulate: parts that a batch is split into, to save memory; the gradient is the same.
+        clip: a gradient longer than this is shortened to it; infinite leaves all as they are.
     """
 
     optimiser: str
@@ -29,6 +30,7 @@ class Recipe:
     warm_up: int = 0
     decay: str = "cosine"
     accumulate: int = 1
+    clip: float = math.inf
 
     def __post_init__(self) -> None:
         for name, right, what in (
@@ -38,6 +40,7 @@ class Recipe:
             ("steps", self.steps >= 1, "at least 1"),
             ("warm_up", 0 <= self.warm_up <= self.steps, f"between 0 and steps={self.steps}"),
             ("accumulate", self.accumulate >= 1, "at least 1"),
+            ("clip", self.clip > 0, "positive"),
         ):
             if not right:
                 raise SaddlesError.must_be(name, what, getattr(self, name))

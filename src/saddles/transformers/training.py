@@ -157,6 +157,7 @@ class _Stepper:
             self.device,
             recipe.accumulate,
             lambda: processes.without_exchange(shared),
+            recipe.clip,
         )
 
     def capture(self, number: int) -> None:

@@ -6,7 +6,10 @@ tenth of the largest (smaller ones have not finished). Values that rise together
 at a time belongs to the limit α → 0, so that
 
 - at the smallest α the overlap is at most ¼, half of the null;
-- it falls with α, in every seed.
+- it falls with α, in every seed, for every two neighbours that have ended at both α. Not the largest overlap: at a
+  smaller α more values end within the same rescaled time, and a pair that is new there is no rise of an old one.
+  An overlap below the rounding of the computation counts as that: singular values of d × d matrices are known to
+  d ε of the largest, and the end that one is divided by is at least a tenth of it, which makes 10 d ε.
 """
 
 from dataclasses import dataclass
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 TOGETHER = 0.5
 """The overlap of singular values that rise together."""
+ENDED = 0.1
+"""The end, of that of the largest, from which on a singular value counts as one that has risen."""
 
 
 @dataclass(frozen=True)
@@ -72,31 +77,43 @@ def run(settings: Settings, context: Context) -> Trajectory:
     )
 
 
-def overlap(values: np.ndarray) -> float:
-    """The farthest that a singular value is, of its own end, when the next larger one is at half of its end.
+def overlaps(values: np.ndarray) -> np.ndarray:
+    """How far each singular value is, of its own end, when the next larger one is at half of its end.
 
-    0 where a single one finishes; values are (time, mode).
+    One number for each two neighbours, NaN where one of them has not risen; values are (time, mode).
     """
     ends = values[-1]
-    modes = np.flatnonzero(ends > 0.1 * ends[0])
-    apart = [float(values[np.argmax(values[:, k] >= 0.5 * ends[k]), k + 1] / ends[k + 1]) for k in modes[:-1]]
-    return max(apart, default=0.0)
+    halves = np.argmax(values >= 0.5 * ends, axis=0)
+    pairs = np.arange(len(ends) - 1)
+    apart = values[halves[:-1], pairs + 1] / np.where(ends[1:] > 0, ends[1:], np.nan)
+    return np.where(ends[1:] > ENDED * ends[0], apart, np.nan)
+
+
+def largest_rise(table: np.ndarray, dim: int) -> float:
+    """By how much the overlap of two neighbours rises at most from one α to the next, rounding aside; (decade, pair).
+
+    NaN where no two neighbours have risen at two successive α.
+    """
+    felt = np.maximum(table, dim * np.finfo(float).eps / ENDED)
+    rises = np.diff(felt, axis=0)
+    return float(np.nanmax(rises)) if np.isfinite(rises).any() else float("nan")
 
 
 def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge how far singular values overlap in time."""
     values = trajectory["singular_value"].transpose("family", "seed", "decade", "time", "mode").values
+    dim = values.shape[-1]
     result = []
     for rows, words, panel in zip(values, ("W_K W_Qᵀ", "W_V W_Oᵀ"), ("(e)", "(d)"), strict=True):
-        table = np.array([[overlap(one) for one in row] for row in rows])
+        table = np.array([[overlaps(one) for one in row] for row in rows])
         judge = partial(check, paper=PAPER, where=f"first version, Figure 2 {panel}", size=size, relation="<=")
         result += [
             judge(f"Singular values of {words} rise one at a time at the smallest α: how far the next one is, of its "
-                  "end, when one is at half of its own", values=table[:, -1], threshold=0.25, null=TOGETHER,
-                  against="values that rise together"),
-            judge(f"… and the overlap of those of {words} falls with α: largest change from one α to the next",
-                  values=np.diff(table, axis=1).max(axis=1), threshold=0.0,
-                  null=np.diff(np.roll(table, 1, axis=1), axis=1).max(axis=1), against="the smallest α first"),
+                  "end, when one is at half of its own", values=np.nan_to_num(table[:, -1]).max(axis=-1),
+                  threshold=0.25, null=TOGETHER, against="values that rise together"),
+            judge(f"… and the overlap of every two of {words} falls with α: largest change from one α to the next, "
+                  "rounding aside", values=[largest_rise(one, dim) for one in table], threshold=0.0,
+                  null=[largest_rise(np.roll(one, 1, axis=0), dim) for one in table], against="the smallest α first"),
         ]  # fmt: skip
     return result
 

@@ -31,6 +31,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.linear.experiments.scaling import PAPER, rates, width
+from saddles.linear.phases import phase
 from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the four panels."""
     here = trajectory.isel(time=0).transpose("gamma_w", "gamma_variance")
     w, v = np.meshgrid(here["gamma_w"].values, here["gamma_variance"].values, indexing="ij")
-    inside = (w > 1 + MARGIN) & (2 * v + w < -MARGIN) & (np.abs(w + v - 1) > MARGIN)
-    active, lazy = inside & (w + v < 1), inside & (w + v > 1)
+    regime = np.vectorize(phase)(w, v)
+    apart = np.min(np.abs([w - 1, 2 * v + w, w + v - 1]), axis=0) > MARGIN
+    active, lazy = apart & (regime == "active"), apart & (regime == "lazy")
     test, ranks, steps = (here[name].values for name in ("best_test_error", "stable_rank", "best_step"))
     dim = float(trajectory.attrs["dim"])
     distance = here["distance_at_best"].values * dim ** (w - 1)

@@ -45,6 +45,7 @@ class Training:
     tests: Annotated[int, "measurements from one test to the next"] = 1
     spectra: Annotated[int, "measurements from one whole spectrum to the next; between them stable ranks alone"] = 1
     accumulate: Annotated[int, "parts that a batch is split into, to save memory"] = 1
+    clip: Annotated[float, "gradients longer than this are shortened to it; 0 leaves all as they are"] = 0.0
     seeds: Annotated[int, "independent runs behind each claim"] = 1
     store: Annotated[float, "seconds from one checkpoint to the next"] = 60.0
 
@@ -52,7 +53,8 @@ class Training:
         """The recipe, with epochs as steps."""
         steps = max(1, math.ceil(self.epochs * steps_per_epoch))
         warm_up = min(steps, round(self.warm_up * steps_per_epoch))
-        return transformers.Recipe(optimiser, self.rate, steps, warm_up, decay, self.accumulate)
+        clip = self.clip or math.inf
+        return transformers.Recipe(optimiser, self.rate, steps, warm_up, decay, self.accumulate, clip)
 
 
 Prepare = Callable[[float, int], "transformers.Setup"]
