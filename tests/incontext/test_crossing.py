@@ -75,3 +75,14 @@ def test_of_two_heads_on_one_direction_only_one_is_frozen():
     part = Part.everything(system).rested(start, 1e-5, 1e-7)
     assert part is not None
     assert part.frozen.tolist() == [True, False, False, False]
+
+
+def test_frozen_heads_are_released_to_take_back_what_others_add():
+    """With as many heads as directions the last one adds to those before it: never released, M ends 0.1 away."""
+    values = np.array([1.0, 0.7, 0.5])
+    task = Regression(values, 31)
+    system = Heads(values, np.diag(np.asarray(task.cost.moment)), 3, 1)
+    start = 0.03 * np.random.default_rng(0).normal(size=system.size)
+    run = follow_heads(system, start, until=2e3, times=np.array([2e3]), rtol=1e-7)
+    assert run.crossings
+    np.testing.assert_allclose(system.matrix(run.states[-1]), task.target, atol=1e-4)

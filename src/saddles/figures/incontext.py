@@ -138,3 +138,53 @@ def rank(trajectory: xr.Dataset) -> Figure:
         middle.set(xlabel="1 / start", ylabel="gradient time", title="Wait inside a head, predicted slope")
         right.set(xlabel="1 / start", ylabel="gradient time", title="Wait between heads, slope 1")
     return figure
+
+
+def softmax(trajectory: xr.Dataset) -> Figure:
+    """Loss of softmax and of linear heads, separate (left) and merged (middle), and the next wait by start (right)."""
+    clock, starts = trajectory["time"].values, trajectory["start"].values
+    with look():
+        figure, ((left, middle, right),) = sheet(1, 3, 13, 4)
+        last = trajectory.isel(start=-1, seed=0)
+        left.plot(clock, last["linear_loss"], color=GREY, label="linear", **MEASURED)
+        for i, start in enumerate(starts):
+            one = trajectory["loss"].isel(start=i, seed=0)
+            left.plot(clock, one, color=COLOURS[i], label=f"softmax, start {start:g}", **MEASURED)
+            merged = trajectory["merged_loss"].isel(start=i, seed=0)
+            middle.plot(np.linspace(0, 1, len(clock)), merged, color=COLOURS[i], **MEASURED)
+        for axis in (left, middle):
+            for level in trajectory["plateau"].values:
+                axis.axhline(level, color=GREY, linewidth=0.8)
+        left.set(xlabel="gradient time × start", ylabel="loss", ylim=(0, None), title="Separate keys and queries")
+        left.legend()
+        middle.set(xlabel="part of the run", ylabel="loss", ylim=(0, None), title="Merged: no pause")
+        for name, colour, words in (("linear_wait", GREY, "linear"), ("wait", COLOURS[0], "softmax")):
+            right.loglog(1 / starts, trajectory[name], "o-", color=colour, markersize=4)
+            right.plot([], [], "o-", color=colour, markersize=4, label=words)
+        right.set(xlabel="1 / start", ylabel="gradient time", title="From the first drop to the second")
+        right.legend()
+    return figure
+
+
+def modular_addition(trajectory: xr.Dataset) -> Figure:
+    """Loss (left) and learned frequencies (middle) from a small start, and the loss from a large one (right)."""
+    clock = trajectory["time"].values
+    with look():
+        figure, ((left, middle, right),) = sheet(1, 3, 13, 4)
+        for axis, name in ((left, "loss"), (right, "large_loss")):
+            for i in range(trajectory.sizes["seed"]):
+                axis.plot(clock, trajectory[name].isel(seed=i), color=COLOURS[i % 7], **MEASURED)
+            for level in trajectory["plateau"].values:
+                axis.axhline(level, color=GREY, linewidth=0.8)
+        left.plot([], [], color=GREY, linewidth=0.8, label="power of the frequencies left")
+        left.axvline(float(trajectory["predicted_drop"][0]), label="predicted, first encoding",
+                     **THEORY | {"color": COLOURS[0]})  # fmt: skip
+        left.set(xlabel="gradient time × start", ylabel="loss", ylim=(0, None), title="Small start, all encodings")
+        left.legend()
+        for k in range(trajectory.sizes["frequency"]):
+            middle.plot(clock, trajectory["learned"].isel(seed=0, frequency=k), color=COLOURS[k % 7],
+                        label=f"frequency {k}", **MEASURED)  # fmt: skip
+        middle.set(xlabel="gradient time × start", ylabel="part that is answered", title="One frequency at a time")
+        middle.legend(title="by falling power")
+        right.set(xlabel="gradient time", ylabel="loss", ylim=(0, None), title="Large start")
+    return figure

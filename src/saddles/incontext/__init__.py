@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from saddles.incontext.model import Wide as Wide
     from saddles.incontext.neurons import Neurons as Neurons
     from saddles.incontext.neurons import Samples as Samples
+    from saddles.incontext.softmax import Softmax as Softmax
     from saddles.incontext.task import Regression as Regression
     from saddles.incontext.theory import AlternatingFlows as AlternatingFlows
     from saddles.incontext.theory import SelfConsistent as SelfConsistent

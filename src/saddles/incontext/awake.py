@@ -1,13 +1,14 @@
 """Neurons that are awake: the flow of the loss in them, to its rest."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from saddles.incontext.neurons import Sum, Theta
 from saddles.solvers.ode import solve
@@ -40,13 +41,13 @@ would bring it this part of the gain: the loss then falls like a power of time, 
 LARGEST = 800
 """Most weights for Newton's method and the implicit solver, whose Hessians are dense."""
 
-GONE, PULLED = 1e-2, 1e-3
-"""A neuron falls asleep if it makes less than this part of the largest output, and its utility is below zero by this
-part of the first one: at a rest the utility of those that stay is 0."""
+GONE = 1e-2
+"""A neuron that makes less than this part of the largest output, and is pulled to zero, falls asleep if it is pulled
+there still where the others rest without it. (At the flow's end alone a weak pull cannot be told from its error.)"""
 
-LEFT = 1e-6
-"""A neuron that is pulled to zero leaves once the norms give it this part of the largest output, while others still
-flow: a little longer, and its round-off would grow on the other side of zero."""
+LEFT, PULLED = 1e-6, 1e-3
+"""A neuron leaves while others still flow once the norms give it this part of the largest output, if its utility is
+below zero by this part of the first one: a little longer, and its round-off would grow on the other side of zero."""
 
 RTOL = 1e-7
 """Error per step of the flow."""
@@ -179,10 +180,13 @@ def learn(network: Sum, theta: np.ndarray, new: np.ndarray, directions: np.ndarr
     moves = np.asarray(_field_once(jnp.asarray(0.0), jnp.asarray(theta), args))[new]
     speed = max(float(np.linalg.norm(moves) / np.linalg.norm(theta[new])), 1e-300)
     state, left, settled = _flow(args, theta, speed)
-    small = _small(network, state, first)
+    polish = partial(_polish, args) if theta.size <= LARGEST else np.copy
+    small = _pulled(network, state, state) & _slight(network, state)
+    rest = polish(np.where(small[:, None], 0.0, state))
+    while (back := small & ~_pulled(network, state, rest)).any():
+        small &= ~back
+        rest = polish(np.where(small[:, None], 0.0, state))
     left[small] = state[small]
-    state[small] = 0.0
-    rest = _polish(args, state) if theta.size <= LARGEST else state
     _, value, push = look(pair, jnp.asarray(rest))
     gone = np.flatnonzero(left.any(axis=1))
     return Rest(rest, float(value), push, gone, left[gone], settled)
@@ -221,12 +225,15 @@ def _polish(args: _Flow, theta: np.ndarray) -> np.ndarray:
     return theta
 
 
-def _small(network: Sum, theta: np.ndarray, first: float) -> Int[np.ndarray, " neuron"]:
-    """Who has nearly returned to zero, and is pulled there."""
+def _slight(network: Sum, theta: np.ndarray) -> Bool[np.ndarray, " neuron"]:
+    """Who makes little of the output."""
+    rows = np.asarray(_outputs(network.output, jnp.asarray(theta))).reshape(len(theta), -1)
+    made = np.linalg.norm(rows, axis=1)
+    return theta.any(axis=1) & (made < GONE * made.max())
+
+
+def _pulled(network: Sum, theta: np.ndarray, others: np.ndarray) -> Bool[np.ndarray, " neuron"]:
+    """Who would shrink from θ, with negative utility, in the residual that others leave."""
     rows = np.asarray(_outputs(network.output, jnp.asarray(theta)))
-    made = np.sqrt(np.sum(rows.reshape(len(theta), -1) ** 2, axis=1))
-    _, _, push = look((network.output, network.loss), jnp.asarray(theta))
-    norms = np.linalg.norm(theta, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        utility = np.sum(np.asarray(push) * rows, axis=tuple(range(1, rows.ndim))) / norms**network.degree
-    return np.flatnonzero((norms > 0) & (made < GONE * made.max()) & (utility < -PULLED * first))
+    _, _, push = look((network.output, network.loss), jnp.asarray(others))
+    return np.sum(np.asarray(push) * rows, axis=tuple(range(1, rows.ndim))) < 0

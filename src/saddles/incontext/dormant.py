@@ -38,7 +38,7 @@ TIE = 1e-9
 NEWTON_STEPS = 60
 """For the time at which a norm is reached: convex and approached from above, so that it converges in a few."""
 
-FLAT = 1e-5
+FLAT = 1e-7
 """A push below this part of the first one wakes nobody: the awake neurons fit what there is to fit."""
 
 LONGEST = 1e4

@@ -14,7 +14,8 @@ from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.incontext.crossing import Followed, follow_heads
 from saddles.incontext.heads import Heads
-from saddles.incontext.simulate import Args, observe, separate_matrix
+from saddles.incontext.simulate import Args, OnPrompts, observe, separate_matrix
+from saddles.incontext.task import Prompts
 from saddles.solvers import methods
 from saddles.solvers.dynamics import Dynamics, Path
 from saddles.solvers.ode import SAVED_TIMES
@@ -128,8 +129,10 @@ class PromptDescent(methods.GradientDescent):
 
     def follow(self, dynamics: Dynamics[Any, Any], times: np.ndarray | None = None) -> Path:
         """Take the steps and observe at those nearest to `times`."""
-        if not isinstance(dynamics.args, Args):
-            raise SaddlesError("PromptDescent trains Merged, Separate and Wide; use GradientDescent for other models.")
+        if not isinstance(dynamics.args, OnPrompts):
+            raise SaddlesError(
+                "PromptDescent trains Merged, Separate, Wide and Softmax; use GradientDescent for other models."
+            )
         wrapped = Dynamics(
             (dynamics.start, dynamics.args.key), dynamics.args, dynamics.slope, _Inner(dynamics.observe),
             title=f"descent on {self.batch} prompts a step",
@@ -142,32 +145,31 @@ class PromptDescent(methods.GradientDescent):
 class _Inner(eqx.Module):
     observe: Any = eqx.field(static=True)
 
-    def __call__(self, state: Any, args: Args) -> dict[str, Array]:  # state: (weights, key)
+    def __call__(self, state: Any, args: OnPrompts) -> dict[str, Array]:  # state: (weights, key)
         return self.observe(state[0], args)
 
 
 class _PromptStep(eqx.Module):
     batch: int = eqx.field(static=True)
 
-    def __call__(self, state: Any, args: tuple[Args, Array]) -> Any:  # state: as above
+    def __call__(self, state: Any, args: tuple[OnPrompts, Array]) -> Any:  # state: as above
         (weights, key), (own, rate) = state, args
         key, fresh = jax.random.split(key)
-        beta, query, answer = _drawn(fresh, own, self.batch)
+        prompts = _drawn(fresh, own, self.batch)
 
         def loss(trial: Any) -> Array:
-            answered = jnp.einsum("pd,de,pe->p", beta, own.matrix(trial), query)
-            return jnp.mean((answer - answered) ** 2)
+            return jnp.mean((prompts.answer - own.answer(trial, prompts)) ** 2)
 
         moved = jax.tree.map(lambda weight, slope: weight - rate * slope, weights, jax.grad(loss)(weights))
         return moved, key
 
 
-def _drawn(key: Array, args: Args, batch: int) -> tuple[Array, Array, Array]:
-    """β, the queries and their answers of fresh prompts: all that linear attention sees of them."""
+def _drawn(key: Array, args: OnPrompts, batch: int) -> Prompts:
+    """Fresh prompts."""
     pairs, ask, task = jax.random.split(key, 3)
     dim, kind = args.root.shape[0], args.root.dtype
     inputs = jax.random.normal(pairs, (batch, args.prompt, dim), kind) @ args.root.T
     query = jax.random.normal(ask, (batch, dim), kind) @ args.root.T
     weights = jax.random.normal(task, (batch, dim), kind)
     outputs = jnp.einsum("pnd,pd->pn", inputs, weights)
-    return jnp.einsum("pn,pnd->pd", outputs, inputs) / args.prompt, query, jnp.sum(query * weights, axis=1)
+    return Prompts(inputs, outputs, query, jnp.sum(query * weights, axis=1))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from saddles.incontext.task import Population, Regression
+from saddles.incontext.task import Population, Prompts, Regression
 from saddles.solvers.dynamics import Dynamics
 from saddles.solvers.two_layer import Factor, Matrix, pushed, represented
 
@@ -22,22 +22,35 @@ CONVERGED = 1e-2
 """A flow has converged when this part of its last possible drop of the loss is left."""
 
 
-class Args(eqx.Module):
+class OnPrompts(eqx.Module):
+    """What descent on drawn prompts needs besides the weights."""
+
+    root: Float[Array, "dim dim"]
+    """Λ^½, from which prompts are drawn."""
+    key: Array
+    """Of the drawn prompts."""
+    prompt: int = eqx.field(static=True)
+
+    def answer(self, weights: Any, prompts: Prompts) -> Float[Array, " prompt"]:  # weights: of the model's own kind
+        """The model's answers."""
+        raise NotImplementedError
+
+
+class Args(OnPrompts):
     """What the dynamics need besides the weights."""
 
     cost: Population
     goal: Float[Array, ""]
     """The loss at which a flow has converged."""
-    root: Float[Array, "dim dim"]
-    """Λ^½, from which prompts are drawn."""
-    key: Array
-    """Of the drawn prompts."""
     matrix: Callable[[Any], Matrix] = eqx.field(static=True)
     """weights -> M."""
     heads: Callable[[Any], Array] | None = eqx.field(static=True)
     """weights -> the norm of each head's part of M."""
-    prompt: int = eqx.field(static=True)
     keep: tuple[str, ...] = eqx.field(static=True)
+
+    def answer(self, weights: Any, prompts: Prompts) -> Float[Array, " prompt"]:  # weights: of any of the models
+        beta = jnp.einsum("pn,pnd->pd", prompts.outputs, prompts.inputs) / self.prompt
+        return jnp.einsum("pd,de,pe->p", beta, self.matrix(weights), prompts.query)
 
 
 def merged_matrix(state: MergedHeads) -> Matrix:
@@ -125,7 +138,7 @@ def dynamics_of(
         lambda leaf: jnp.asarray(leaf, dtype=precision),
         (task.cost, goal_of(task, rank), np.linalg.cholesky(task.matrix)),
     )
-    args = Args(cost, goal, root, jax.random.key(seed), matrix, heads, task.prompt, keep)
+    args = Args(root, jax.random.key(seed), task.prompt, cost, goal, matrix, heads, keep)
     state = tuple(jnp.asarray(part, dtype=precision) for part in start)
     # The largest eigenvalue drives everything at the rate 2λ² times the weights; no growth is faster.
     pace = 1 / (2 * task.frame[0][0] ** 2)

@@ -39,10 +39,10 @@ class Population(Cost):
 class Prompts(NamedTuple):
     """Drawn prompts: pairs (x, y) and a query with its answer, prompts first."""
 
-    inputs: np.ndarray
-    outputs: np.ndarray
-    query: np.ndarray
-    answer: np.ndarray
+    inputs: Array | np.ndarray
+    outputs: Array | np.ndarray
+    query: Array | np.ndarray
+    answer: Array | np.ndarray
 
 
 @arguments_explained

@@ -158,7 +158,7 @@ def run_figure_8_9(settings: Curves, context: Context) -> Trajectory:
     return whole
 
 
-def written_out(task: diagonal.TeacherStudent, weights: np.ndarray, axis: int = -1) -> float:
+def written_out(task: "diagonal.TeacherStudent", weights: np.ndarray, axis: int = -1) -> float:
     """The loss of a head against its teacher by equation (1); the softmax goes over an axis of (…, query, key)."""
     inputs = np.asarray(task.inputs)
 

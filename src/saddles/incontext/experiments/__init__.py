@@ -1,6 +1,15 @@
 """The experiments of the lab of learning in context."""
 
-from saddles.incontext.experiments import conjecture, finite_prompts, lazy_active, order, rank, staircase
+from saddles.incontext.experiments import (
+    conjecture,
+    finite_prompts,
+    lazy_active,
+    modular_addition,
+    order,
+    rank,
+    softmax,
+    staircase,
+)
 
 EXPERIMENTS = [
     staircase.EXPERIMENT,
@@ -8,5 +17,7 @@ EXPERIMENTS = [
     rank.EXPERIMENT,
     lazy_active.EXPERIMENT,
     finite_prompts.EXPERIMENT,
+    softmax.EXPERIMENT,
     conjecture.EXPERIMENT,
+    modular_addition.EXPERIMENT,
 ]

@@ -65,7 +65,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
     )  # fmt: skip
 
 
-def _beside_drawn(task: incontext.Regression, matrices: xr.DataArray, seeds: list[int]) -> dict[str, list[float]]:
+def _beside_drawn(task: "incontext.Regression", matrices: xr.DataArray, seeds: list[int]) -> dict[str, list[float]]:
     """How far the exact loss is from the mean over drawn prompts, in standard errors, and that of endless prompts."""
     endless = incontext.Regression(task.covariance, 10**9)
     rows: dict[str, list[float]] = {"loss_off": [], "endless_off": []}
