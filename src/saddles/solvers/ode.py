@@ -76,13 +76,10 @@ def _rms(tree: State) -> Array:
 
 
 def _solver(stiff: bool) -> "diffrax.AbstractSolver":
-    """Tsit5's interpolant keeps the tolerance between steps; that of Dopri8 loses a factor of forty.
-
-    Its stages are a plain loop: the default one can be differentiated backwards and compiles half as long again.
-    """
+    """Tsit5's interpolant keeps the tolerance between steps; that of Dopri8 loses a factor of forty."""
     import diffrax
 
-    return diffrax.Kvaerno5() if stiff else diffrax.Tsit5(scan_kind="lax")
+    return diffrax.Kvaerno5() if stiff else diffrax.Tsit5()
 
 
 def _evaluations_per_step(solver: "diffrax.AbstractSolver") -> int:

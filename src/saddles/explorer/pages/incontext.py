@@ -158,7 +158,7 @@ def _heads(measured: xr.Dataset, shapes: list[draw.Json]) -> Panel:
         else []
     )
     data += [
-        draw.line(measured["time"], rows[:, i], f"head {i + 1}", draw.colour(place), legendrank=place)
+        draw.line(measured["time"], rows[:, i], f"head {i}", draw.colour(place), legendrank=place)
         for place, i in reversed(list(enumerate(awake)))
     ]
     words = f"The part of each of {rows.shape[1]} heads over gradient time; {len(awake)} of them are awake at the end."
@@ -170,7 +170,7 @@ def _pointing(measured: xr.Dataset, row: int) -> Panel:
     """Which direction of the inputs each head's key looks for: Λ is diagonal, so its squared entries are the shares."""
     keys, values = measured["key"].values[row, :, :, 0], measured["eigenvalue"].values
     shares = keys**2 / np.sum(keys**2, axis=1, keepdims=True)
-    heads = [f"head {i + 1}" for i in range(len(shares))]
+    heads = [f"head {i}" for i in range(len(shares))]
     data = [draw.heat(shares[::-1], [f"{value:.2g}" for value in values], heads[::-1], zmin=0, zmax=1,
                       colorscale="Blues", reversescale=True, xgap=2, ygap=2,
                       hovertemplate="%{y}, λ = %{x}: %{z:.2f}<extra></extra>")]  # fmt: skip

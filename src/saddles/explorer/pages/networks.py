@@ -94,7 +94,7 @@ def _map(view: Networks, measured: xr.Dataset, cell: xr.Dataset, row: int) -> Pa
     data = [
         draw.heat(here, ACROSS, UP, zmin=0, zmax=1, hovertemplate=told,
                   colorbar={"title": {"text": "e", "side": "right"}}),
-        draw.line(border[there], UP[there], "e = ½", "#333333", line={"width": 5}, hoverinfo="skip"),
+        draw.line(border[there], UP[there], "e = ½", "#777777", line={"width": 5}, hoverinfo="skip"),
         draw.line(border[there], UP[there], "", "white", line={"width": 2}, hoverinfo="skip"),
         draw.line(*_theory(measured, border), "σ²w = const", theory=True, hoverinfo="skip",
                   line={"color": "#FFB14E", "width": 2}),
