@@ -9,7 +9,7 @@ RATE = 0.5
 
 def change(clip, scale=1.0):
     """What one step of SGD does to two weights with a loss whose gradient is `scale` times (3, 4), as one vector."""
-    weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    weights: list[torch.Tensor] = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
     optimiser = torch.optim.SGD(weights, lr=RATE)
     slopes = torch.tensor([3.0, 4.0]) * scale
     Update(lambda slope: slope @ torch.cat(weights), optimiser, CPU, clip=clip)(slopes)
