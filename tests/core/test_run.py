@@ -13,6 +13,7 @@ from saddles.core import experiment, provenance, run
 from saddles.core.experiment import find, register, registry
 from saddles.core.run import planned_folder, resume, run_experiment
 from saddles.core.status import Ending, Status
+from saddles.core.trajectory import make_trajectory
 from saddles.errors import SaddlesError
 
 ROW = toy_experiment.ROW
@@ -88,6 +89,17 @@ def test_short_pieces_are_written_only_where_a_run_breaks_off(registered, monkey
         run_experiment(ROW, out="here")
     assert len(list(os.scandir("here/parts"))) == there
     assert resume("here").record["status"] == "finished"
+
+
+@pytest.mark.parametrize(("unsaved", "there"), [(0.0, ["a.zarr", "b.zarr"]), (60.0, [])])
+def test_short_pieces_are_written_before_much_could_be_lost(tmp_path, monkeypatch, unsaved, there):
+    monkeypatch.setattr(run, "UNSAVED", unsaved)
+    pieces = run._Pieces(tmp_path)
+    made = [pieces(name, lambda: make_trajectory({"loss": [1.0, 0.5]}, [0.0, 1.0])) for name in "ab"]
+    assert sorted(part.name for part in tmp_path.iterdir()) == there
+    pieces.write()
+    assert sorted(part.name for part in tmp_path.iterdir()) == ["a.zarr", "b.zarr"]
+    xr.testing.assert_equal(saddles.load(tmp_path / "a.zarr"), made[0])
 
 
 def test_resume_finds_the_experiment_by_its_name(registered):

@@ -2,7 +2,7 @@
 
 DIR/run.json          settings, versions, machine, wall time, status; written first and last
 DIR/parts/            finished pieces and checkpoints, reused by resume, removed at the end; pieces of less than
-                      a second are written only where the run is interrupted or fails
+                      a second are written once a minute, and where the run is interrupted or fails
 DIR/trajectory.zarr   the result
 DIR/claims.json       the verdicts
 DIR/figure.png, .svg, .pdf  the figure
@@ -48,8 +48,8 @@ FILES = ("claims.json", "figure.png", "figure.svg", f"trajectory.zarr/{CHECKSUMS
 """What run.json has digests of; the last has those of the arrays."""
 LATER_FILES = ("figure.pdf",)
 """The same of files that older runs do not have."""
-SHORT = 1.0
-"""Seconds of computing below which a piece is kept in memory."""
+SHORT, UNSAVED = 1.0, 60.0
+"""Seconds of computing below which a piece is kept in memory, and those that may be lost to a crash."""
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ def _print(figure: "Figure", png: Path, svg: Path, pdf: Path, dpi: int) -> None:
 
 
 class _Pieces:
-    """Pieces of a run, found again by name: those that took long on the disk at once, the others where it breaks off.
+    """Pieces of a run, found again by name: those that took long on the disk at once, the others now and then.
 
     To write a piece takes a tenth of a second, which some experiments would spend on every few tenths of computing.
     """
@@ -331,6 +331,7 @@ class _Pieces:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.short: dict[str, Trajectory] = {}
+        self.unsaved = 0.0
 
     def __call__(self, name: str, make: Callable[[], Trajectory]) -> Trajectory:
         """The piece of this name, computed unless it is there."""
@@ -343,13 +344,20 @@ class _Pieces:
         result = make()
         if not _first_process():
             return result
-        if time.perf_counter() - began < SHORT:
+        spent = time.perf_counter() - began
+        if spent < SHORT:
             self.short[name] = result
+            self.unsaved += spent
         else:
             save(result, place)
+        if self.unsaved > UNSAVED:
+            self.write()
         return result
 
     def write(self) -> None:
         """Store the pieces that are in memory alone."""
-        for name, piece in self.short.items():
-            save(piece, self.folder / f"{name}.zarr")
+        while self.short:
+            name = next(iter(self.short))
+            save(self.short[name], self.folder / f"{name}.zarr")
+            del self.short[name]
+        self.unsaved = 0.0
