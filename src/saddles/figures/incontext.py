@@ -153,11 +153,12 @@ def softmax(trajectory: xr.Dataset) -> Figure:
             merged = trajectory["merged_loss"].isel(start=i, seed=0)
             middle.plot(np.linspace(0, 1, len(clock)), merged, color=COLOURS[i], **MEASURED)
         for axis in (left, middle):
-            for level in trajectory["plateau"].values:
-                axis.axhline(level, color=GREY, linewidth=0.8)
+            for place, level in enumerate(trajectory["plateau"].values):
+                words = None if place else "predicted of linear heads"
+                axis.axhline(level, color=GREY, linewidth=0.8, linestyle="--", label=words)
         left.set(xlabel="gradient time × start", ylabel="loss", ylim=(0, None), title="Separate keys and queries")
-        left.legend()
-        middle.set(xlabel="part of the run", ylabel="loss", ylim=(0, None), title="Merged: no pause")
+        left.legend(loc="upper right", bbox_to_anchor=(1, 0.92))  # between two of the lines
+        middle.set(xlabel="part of the run", ylabel="loss", ylim=(0, None), title="Merged keys and queries")
         for name, colour, words in (("linear_wait", GREY, "linear"), ("wait", COLOURS[0], "softmax")):
             right.loglog(1 / starts, trajectory[name], "o-", color=colour, markersize=4)
             right.plot([], [], "o-", color=colour, markersize=4, label=words)
