@@ -207,6 +207,57 @@ def depth(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
+def vit_regime(trajectory: xr.Dataset) -> Figure:
+    """Linearity, rank and test accuracy of ViTs over width and initial scale, and e over a√w."""
+    last = trajectory.isel(time=-1).transpose("seed", "width", "scale", ...)
+    scales, widths = last["scale"].values, last["width"].values
+    across, up = np.log2(scales), np.log2(widths)
+    short = (last["loss"] > last.attrs["until"]).values.mean(0) >= 0.5
+    panels = [
+        ("Linearity of the change, e", "linearity", "0: lazy … 1: active", {"vmin": 0, "vmax": 1}),
+        (r"Stable rank of heads' $\Delta KQ$", "stable_rank", "median over heads", {"vmin": 1}),
+        ("Test accuracy", "test_accuracy", "share of unseen images", {}),
+    ]
+    with look():
+        figure, (axes,) = sheet(1, 4, 18, 4.6)
+        for axis, (title, name, unit, options) in zip(axes, panels, strict=False):
+            values = last[name].mean("seed").values
+            drawn = axis.pcolormesh(across, up, values, cmap=HEAT, shading="nearest", rasterized=True, **options)
+            figure.colorbar(drawn, ax=axis, label=unit)
+            _vit_borders(axis, last, across, up)
+            rows, columns = np.nonzero(short)
+            axis.plot(across[columns], up[rows], "x", color="white", markersize=5)
+            axis.set(title=title, xlabel="initial scale a, over PyTorch's")
+            axis.set_xticks(across[::2], [f"{scale:g}" for scale in np.round(scales[::2], 3)])
+            axis.set_yticks(up, [str(width) for width in widths])
+        axes[0].set_ylabel("width w")
+        handles, labels = axes[0].get_legend_handles_labels()
+        for number, width in enumerate(widths):
+            e = last["linearity"].values[:, number]
+            _seeds(axes[3], scales * np.sqrt(width), e, COLOURS[number % len(COLOURS)], f"w = {width}")
+        axes[3].axhline(0.5, color=INK, linewidth=1)
+        axes[3].set(xscale="log", yscale="log", xlabel=r"$a\sqrt{w}$", ylabel="e", title="What decides")
+        axes[3].legend()
+        words = f"ViTs on {last.attrs['source']}, trained to {100 * float(last.attrs['until']):g} % of the first loss"
+        figure.suptitle(words + (" (×: not reached)" if short.any() else ""), fontsize=11)
+        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _vit_borders(axis: Axes, last: xr.Dataset, across: np.ndarray, up: np.ndarray) -> None:
+    border = np.log2(last["border"].values)
+    there = np.isfinite(border).all(0)
+    if there.any():  # through the middle of what was measured
+        line = border[:, there].mean() - 0.5 * (up - up[there].mean())
+        axis.plot(line, up, color="white", linewidth=3.4)
+        axis.plot(line, up, **THEORY, label="slope of a ~ w^(−½)")
+    for number, row in enumerate(border):
+        axis.plot(row, up, color="white", linewidth=3.6)
+        axis.plot(row, up, color=COLOURS[3], linewidth=1.8, label=None if number else "measured e = ½, each seed")
+    wide, high = ((values[1] - values[0]) / 2 for values in (across, up))
+    axis.set(xlim=(across[0] - wide, across[-1] + wide), ylim=(up[0] - high, up[-1] + high))
+
+
 def fine_tune(trajectory: xr.Dataset) -> Figure:
     """What merges keep against e of the joint change, and what half a change misses against e/2."""
     with look():

@@ -156,18 +156,23 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 @contextlib.contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Without dropout, and attention by plain matrix products: the fused kernels have no forward derivative."""
+    """Without dropout, and attention by plain matrix products."""
     fast = torch.backends.mha.get_fastpath_enabled()
     training = {part for part in module.modules() if part.training}
     module.eval()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        with sdpa_kernel(SDPBackend.MATH):
+        with plain_attention():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for part in training:
             part.training = True
+
+
+def plain_attention() -> contextlib.AbstractContextManager[None]:
+    """Attention by plain matrix products: the fused kernels have no forward derivative."""
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 @contextlib.contextmanager
