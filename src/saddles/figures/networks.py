@@ -141,38 +141,40 @@ def regime(heads: xr.Dataset) -> Figure:
 
 
 def linearised(trajectory: xr.Dataset) -> Figure:
-    """Distance between a network and its linearisation over time, and the largest by width."""
-    steps, widths = trajectory["time"].values, trajectory["width"].values
-    apart = trajectory["distance"].transpose("width", "seed", "time").values
-    most = np.nanmax(apart, axis=-1)
+    """Distance between networks and their linearisations over time, and the largest by width; ViTs below."""
+    activation = str(trajectory.attrs.get("activation"))
+    rows = [
+        (activation, trajectory["distance"].transpose("width", "seed", "time"), {"relu": -0.75}.get(activation, -1.0))
+    ]
+    if "vit_distance" in trajectory:  # runs of earlier versions have none
+        rows.append(("ViT", trajectory["vit_distance"].transpose("vit_width", "seed", "vit_step"), -0.5))
     with look():
-        figure, ((left, right),) = sheet(1, 2, 11, 4.2)
-        for number, width in enumerate(widths):
-            _seeds(left, steps[1:], apart[number][:, 1:], COLOURS[number % len(COLOURS)], f"w = {width}")
-        left.axhline(0.1, color=INK, linewidth=1)
-        left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                      textcoords="offset points", fontsize=9)  # fmt: skip
-        left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="Distance over time")
-        left.set_ylim(bottom=0.15 * np.nanmin(apart[..., 1:]))  # room for the legend below the curves
-        left.legend(loc="lower center", ncols=3)
-        _seeds(right, widths, most.T, COLOURS[0], "largest over time")
-        slope = {"relu": -0.75}.get(str(trajectory.attrs.get("activation")), -1.0)  # predicted by the experiment
-        right.plot(
-            widths,
-            np.median(most[0]) * (widths / widths[0]) ** slope,
-            **THEORY,
-            label=f"slope {slope:g}".replace("-", "−"),
-        )
-        right.set(
-            xscale="log",
-            yscale="log",
-            xlabel="width w",
-            ylabel="‖f − f_lin‖ / ‖f − f₀‖",
-            title="Largest distance, by width",
-            ylim=(0.7 * most.min(), 1.4 * most.max()),
-        )
-        right.legend()
+        figure, axes = sheet(len(rows), 2, 11, 4.2 * len(rows))
+        for pair, (name, apart, slope) in zip(axes, rows, strict=True):
+            _parting(pair, name, apart, slope)
     return figure
+
+
+def _parting(axes: np.ndarray, name: str, distance: xr.DataArray, slope: float) -> None:
+    """One kind of network, distances by width, seed and step; the slope is that predicted by the experiment."""
+    left, right = axes
+    widths, steps = (distance[axis].values for axis in (distance.dims[0], distance.dims[2]))
+    apart = distance.values
+    most = np.nanmax(apart, axis=-1)
+    for number, width in enumerate(widths):
+        _seeds(left, steps[1:], apart[number][:, 1:], COLOURS[number % len(COLOURS)], f"w = {width}")
+    left.axhline(0.1, color=INK, linewidth=1)
+    left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                  textcoords="offset points", fontsize=9)  # fmt: skip
+    left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖")
+    left.set(title=f"{name}: distance over time", ylim=(0.15 * np.nanmin(apart[..., 1:]), None))  # room for the legend
+    left.legend(loc="lower center", ncols=3)
+    _seeds(right, widths, most.T, COLOURS[0], "largest over time")
+    line = np.median(most[0]) * (widths / widths[0]) ** slope
+    right.plot(widths, line, **THEORY, label=f"slope {slope:g}".replace("-", "−"))
+    right.set(xscale="log", yscale="log", xlabel="width w", ylabel="‖f − f_lin‖ / ‖f − f₀‖")
+    right.set(title=f"{name}: largest distance, by width", ylim=(0.7 * most.min(), 1.4 * most.max()))
+    right.legend()
 
 
 def depth(trajectory: xr.Dataset) -> Figure:

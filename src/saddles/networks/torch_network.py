@@ -170,7 +170,7 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-def plain_attention() -> contextlib.AbstractContextManager[None]:
+def plain_attention() -> contextlib.AbstractContextManager[object]:
     """Attention by plain matrix products: the fused kernels have no forward derivative."""
     return sdpa_kernel(SDPBackend.MATH)
 
