@@ -239,6 +239,9 @@ def vit_regime(trajectory: xr.Dataset) -> Figure:
             _seeds(axes[3], scales * np.sqrt(width), e, COLOURS[number % len(COLOURS)], f"w = {width}")
         axes[3].axhline(0.5, color=INK, linewidth=1)
         axes[3].set(xscale="log", yscale="log", xlabel=r"$a\sqrt{w}$", ylabel="e", title="What decides")
+        axes[3].set_xticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
+        axes[3].set_yticks([0.03, 0.1, 0.3, 1], ["0.03", "0.1", "0.3", "1"])
+        axes[3].minorticks_off()
         axes[3].legend()
         words = f"ViTs on {last.attrs['source']}, trained to {100 * float(last.attrs['until']):g} % of the first loss"
         figure.suptitle(words + (" (×: not reached)" if short.any() else ""), fontsize=11)

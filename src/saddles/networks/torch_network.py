@@ -102,7 +102,7 @@ class TorchNetwork:
 
     def push(self, at: State, along: State, rows: slice) -> Pushed:
         """f(x; θ) and J(x; θ) v."""
-        with _evaluating(self.module), _forward_mode():
+        with _evaluating(self.module), forward_mode():
             found = torch.func.jvp(lambda state: self._call(state, rows), (at,), (along,))
         return Pushed(_array(found[0]), _array(found[1]))
 
@@ -176,7 +176,7 @@ def plain_attention() -> contextlib.AbstractContextManager[object]:
 
 
 @contextlib.contextmanager
-def _forward_mode() -> Iterator[None]:
+def forward_mode() -> Iterator[None]:
     """Name the operation that has no forward derivative."""
     try:
         with warnings.catch_warnings():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 
 from saddles.errors import SaddlesError
-from saddles.networks.torch_network import plain_attention
+from saddles.networks.torch_network import forward_mode, plain_attention
 from saddles.training import processes
 from saddles.transformers.feed import ImageFeed
 from saddles.transformers.images import load_images
@@ -96,7 +96,8 @@ class ViTs:
 
     def along(self, change: State, inputs: Tensor) -> Tensor:
         """J(x; θ₀) v of every network."""
-        return jvp(lambda states: self.outputs(states, inputs), (self.start,), (change,))[1].detach()
+        with forward_mode():
+            return jvp(lambda states: self.outputs(states, inputs), (self.start,), (change,))[1].detach()
 
     def back(self, states: State, weights: Tensor) -> State:
         """Jᵀu of every network on the training images."""
