@@ -47,7 +47,9 @@ class Alone(nn.Module):
 
     def jacobian(self, images):
         """Row by row, by backward passes: (sample · class, parameter)."""
-        return torch.autograd.functional.jacobian(lambda vector: self(vector, images).reshape(-1), self.start)
+        found = torch.autograd.functional.jacobian(lambda vector: self(vector, images).reshape(-1), self.start)
+        assert isinstance(found, torch.Tensor)
+        return found
 
     def vector(self, states, at):
         return torch.cat([states[name][at].double().ravel() for name in self.names])

@@ -173,6 +173,8 @@ def _parting(axes: np.ndarray, name: str, distance: xr.DataArray, slope: float) 
     line = np.median(most[0]) * (widths / widths[0]) ** slope
     right.plot(widths, line, **THEORY, label=f"slope {slope:g}".replace("-", "−"))
     right.set(xscale="log", yscale="log", xlabel="width w", ylabel="‖f − f_lin‖ / ‖f − f₀‖")
+    right.set_xticks(widths, [str(width) for width in widths])
+    right.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     right.set(title=f"{name}: largest distance, by width", ylim=(0.7 * most.min(), 1.4 * most.max()))
     right.legend()
 
