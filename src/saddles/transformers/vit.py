@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saddles.errors import SaddlesError
+from saddles.transformers import attention
 from saddles.transformers.text import END
 
 TOKEN_MAPPER = ("patch_embed", "pos_embed", "cls_token")
@@ -60,9 +61,12 @@ class Attention(nn.Module):
         """(sample, token, width) to the same."""
         samples, tokens, _ = x.shape
         parts = self.qkv(x).view(samples, tokens, 3, self.num_heads, self.head_width)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value)
-        return self.proj(mixed.transpose(1, 2).reshape(samples, tokens, -1))
+        if attention.serves(parts):
+            mixed = attention.attend(parts)
+        else:
+            query, key, value = parts.permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        return self.proj(mixed.reshape(samples, tokens, -1))
 
 
 class Block(nn.Module):
