@@ -103,7 +103,7 @@ class TorchNetwork:
 
     def push(self, at: State, along: State, rows: slice) -> Pushed:
         """f(x; θ) and J(x; θ) v."""
-        with _evaluating(self.module), _forward_mode():
+        with _evaluating(self.module), forward_mode():
             found = torch.func.jvp(lambda state: self._call(state, rows), (at,), (along,))
         return Pushed(_array(found[0]), _array(found[1]))
 
@@ -157,13 +157,13 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 @contextlib.contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Without dropout, and attention by plain matrix products: the fused kernels have no forward derivative."""
+    """Without dropout, and attention by plain matrix products."""
     fast = torch.backends.mha.get_fastpath_enabled()
     training = {part for part in module.modules() if part.training}
     module.eval()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        with sdpa_kernel(SDPBackend.MATH):
+        with plain_attention():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -171,8 +171,13 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
+def plain_attention() -> contextlib.AbstractContextManager[object]:
+    """Attention by plain matrix products: the fused kernels have no forward derivative."""
+    return sdpa_kernel(SDPBackend.MATH)
+
+
 @contextlib.contextmanager
-def _forward_mode() -> Iterator[None]:
+def forward_mode() -> Iterator[None]:
     """Name the operation that has no forward derivative."""
     try:
         with warnings.catch_warnings():
