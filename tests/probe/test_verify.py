@@ -16,7 +16,7 @@ from saddles.probe.layouts.layout import Layout
 
 WIDTH, HEADS, EACH = 24, 4, 6
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # DeBERTa and GPT-BigCode use it
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is")  # DeBERTa and GPT-BigCode use it
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def test_a_killed_worker_tells_its_signal():
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX warns where another test has loaded it
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # Python does, from 3.12 on
 def test_closing_does_not_wait_for_processes_that_were_forked_meanwhile():
     """A data loader's process holds a copy of the channel, and lives on."""
     worker = Worker(worker_handlers.multiplier, 1)

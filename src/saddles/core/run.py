@@ -32,7 +32,7 @@ from saddles.core.trajectory import SCHEMA, Trajectory
 from saddles.errors import SaddlesError
 from saddles.runtime.checksums import NAME as CHECKSUMS
 from saddles.runtime.checksums import digest
-from saddles.runtime.files import FULL, explained, hold, new_path, refuse_links
+from saddles.runtime.files import FULL, exists, explained, hold, new_path, refuse_links
 from saddles.runtime.records import Types, read_record, write_record
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def planned_folder(
     settings = row.at_hand(size, changes)
     if out is not None:
         place = Path(out)
-        if _first_process() and place.exists() and (not place.is_dir() or any(place.iterdir())):
+        if _first_process() and exists(place) and (not place.is_dir() or any(place.iterdir())):
             raise SaddlesError(f"{out} already exists. Choose another --out, or resume it with --resume.")
         return place
     facts = {**as_dict(settings), "size": size}

@@ -61,7 +61,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         if source.is_file():
             _refuse_outside(source)
-            stored = xr.DataTree(xr.load_dataset(source, engine="h5netcdf"))
+            stored = xr.DataTree(xr.load_dataset(source, engine="h5netcdf", phony_dims="access"))
+            if any(str(axis).startswith("phony_dim_") for axis in stored.dims):
+                raise SaddlesError(f"{path} cannot be read as a stored trajectory (some of its axes have no name).")
         else:
             if not any((source / mark).is_file() for mark in MARKS):
                 raise SaddlesError(f"{path} holds no stored trajectory. Give a run's folder or a .zarr folder.")

@@ -188,7 +188,8 @@ def nearest(x: float, y: float) -> tuple[float, float]:
 
 def main(arguments: list[str], say: Callable[[str], None] = lambda text: print(text, flush=True)) -> None:
     """Compute a map and print it row by row, the middle of the diagram first."""
-    os.nice(NICE)
+    if hasattr(os, "nice"):
+        os.nice(NICE)
     from saddles.runtime.device import keep_compiled_programs
 
     keep_compiled_programs()

@@ -141,38 +141,42 @@ def regime(heads: xr.Dataset) -> Figure:
 
 
 def linearised(trajectory: xr.Dataset) -> Figure:
-    """Distance between a network and its linearisation over time, and the largest by width."""
-    steps, widths = trajectory["time"].values, trajectory["width"].values
-    apart = trajectory["distance"].transpose("width", "seed", "time").values
-    most = np.nanmax(apart, axis=-1)
+    """Distance between networks and their linearisations over time, and the largest by width; ViTs below."""
+    activation = str(trajectory.attrs.get("activation"))
+    rows = [
+        (activation, trajectory["distance"].transpose("width", "seed", "time"), {"relu": -0.75}.get(activation, -1.0))
+    ]
+    if "vit_distance" in trajectory:  # runs of earlier versions have none
+        rows.append(("ViT", trajectory["vit_distance"].transpose("vit_width", "seed", "vit_step"), -0.5))
     with look():
-        figure, ((left, right),) = sheet(1, 2, 11, 4.2)
-        for number, width in enumerate(widths):
-            _seeds(left, steps[1:], apart[number][:, 1:], COLOURS[number % len(COLOURS)], f"w = {width}")
-        left.axhline(0.1, color=INK, linewidth=1)
-        left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                      textcoords="offset points", fontsize=9)  # fmt: skip
-        left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖", title="Distance over time")
-        left.set_ylim(bottom=0.15 * np.nanmin(apart[..., 1:]))  # room for the legend below the curves
-        left.legend(loc="lower center", ncols=3)
-        _seeds(right, widths, most.T, COLOURS[0], "largest over time")
-        slope = {"relu": -0.75}.get(str(trajectory.attrs.get("activation")), -1.0)  # predicted by the experiment
-        right.plot(
-            widths,
-            np.median(most[0]) * (widths / widths[0]) ** slope,
-            **THEORY,
-            label=f"slope {slope:g}".replace("-", "−"),
-        )
-        right.set(
-            xscale="log",
-            yscale="log",
-            xlabel="width w",
-            ylabel="‖f − f_lin‖ / ‖f − f₀‖",
-            title="Largest distance, by width",
-            ylim=(0.7 * most.min(), 1.4 * most.max()),
-        )
-        right.legend()
+        figure, axes = sheet(len(rows), 2, 11, 4.2 * len(rows))
+        for pair, (name, apart, slope) in zip(axes, rows, strict=True):
+            _parting(pair, name, apart, slope)
     return figure
+
+
+def _parting(axes: np.ndarray, name: str, distance: xr.DataArray, slope: float) -> None:
+    """One kind of network, distances by width, seed and step; the slope is that predicted by the experiment."""
+    left, right = axes
+    widths, steps = (distance[axis].values for axis in (distance.dims[0], distance.dims[2]))
+    apart = distance.values
+    most = np.nanmax(apart, axis=-1)
+    for number, width in enumerate(widths):
+        _seeds(left, steps[1:], apart[number][:, 1:], COLOURS[number % len(COLOURS)], f"w = {width}")
+    left.axhline(0.1, color=INK, linewidth=1)
+    left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                  textcoords="offset points", fontsize=9)  # fmt: skip
+    left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖")
+    left.set(title=f"{name}: distance over time", ylim=(0.15 * np.nanmin(apart[..., 1:]), None))  # room for the legend
+    left.legend(loc="lower center", ncols=3)
+    _seeds(right, widths, most.T, COLOURS[0], "largest over time")
+    line = np.median(most[0]) * (widths / widths[0]) ** slope
+    right.plot(widths, line, **THEORY, label=f"slope {slope:g}".replace("-", "−"))
+    right.set(xscale="log", yscale="log", xlabel="width w", ylabel="‖f − f_lin‖ / ‖f − f₀‖")
+    right.set_xticks(widths, [str(width) for width in widths])
+    right.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    right.set(title=f"{name}: largest distance, by width", ylim=(0.7 * most.min(), 1.4 * most.max()))
+    right.legend()
 
 
 def depth(trajectory: xr.Dataset) -> Figure:
@@ -205,6 +209,60 @@ def depth(trajectory: xr.Dataset) -> Figure:
         words = f"{trajectory.attrs['activation']}, {trajectory.attrs['source']}, d = {trajectory.attrs['dim']}"
         figure.suptitle(words, fontsize=11)
     return figure
+
+
+def vit_regime(trajectory: xr.Dataset) -> Figure:
+    """Linearity, rank and test accuracy of ViTs over width and initial scale, and e over a√w."""
+    last = trajectory.isel(time=-1).transpose("seed", "width", "scale", ...)
+    scales, widths = last["scale"].values, last["width"].values
+    across, up = np.log2(scales), np.log2(widths)
+    short = (last["loss"] > last.attrs["until"]).values.mean(0) >= 0.5
+    panels = [
+        ("Linearity of the change, e", "linearity", "0: lazy … 1: active", {"vmin": 0, "vmax": 1}),
+        (r"Stable rank of heads' $\Delta KQ$", "stable_rank", "median over heads", {"vmin": 1}),
+        ("Test accuracy", "test_accuracy", "share of unseen images", {}),
+    ]
+    with look():
+        figure, (axes,) = sheet(1, 4, 18, 4.6)
+        for axis, (title, name, unit, options) in zip(axes, panels, strict=False):
+            values = last[name].mean("seed").values
+            drawn = axis.pcolormesh(across, up, values, cmap=HEAT, shading="nearest", rasterized=True, **options)
+            figure.colorbar(drawn, ax=axis, label=unit)
+            _vit_borders(axis, last, across, up)
+            rows, columns = np.nonzero(short)
+            axis.plot(across[columns], up[rows], "x", color="white", markersize=5)
+            axis.set(title=title, xlabel="initial scale a, over PyTorch's")
+            axis.set_xticks(across[::2], [f"{scale:g}" for scale in np.round(scales[::2], 3)])
+            axis.set_yticks(up, [str(width) for width in widths])
+        axes[0].set_ylabel("width w")
+        handles, labels = axes[0].get_legend_handles_labels()
+        for number, width in enumerate(widths):
+            e = last["linearity"].values[:, number]
+            _seeds(axes[3], scales * np.sqrt(width), e, COLOURS[number % len(COLOURS)], f"w = {width}")
+        axes[3].axhline(0.5, color=INK, linewidth=1)
+        axes[3].set(xscale="log", yscale="log", xlabel=r"$a\sqrt{w}$", ylabel="e", title="What decides")
+        axes[3].set_xticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
+        axes[3].set_yticks([0.03, 0.1, 0.3, 1], ["0.03", "0.1", "0.3", "1"])
+        axes[3].minorticks_off()
+        axes[3].legend()
+        words = f"ViTs on {last.attrs['source']}, trained to {100 * float(last.attrs['until']):g} % of the first loss"
+        figure.suptitle(words + (" (×: not reached)" if short.any() else ""), fontsize=11)
+        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _vit_borders(axis: Axes, last: xr.Dataset, across: np.ndarray, up: np.ndarray) -> None:
+    border = np.log2(last["border"].values)
+    there = np.isfinite(border).all(0)
+    if there.any():  # through the middle of what was measured
+        line = border[:, there].mean() - 0.5 * (up - up[there].mean())
+        axis.plot(line, up, color="white", linewidth=3.4)
+        axis.plot(line, up, **THEORY, label="slope of a ~ w^(−½)")
+    for number, row in enumerate(border):
+        axis.plot(row, up, color="white", linewidth=3.6)
+        axis.plot(row, up, color=COLOURS[3], linewidth=1.8, label=None if number else "measured e = ½, each seed")
+    wide, high = ((values[1] - values[0]) / 2 for values in (across, up))
+    axis.set(xlim=(across[0] - wide, across[-1] + wide), ylim=(up[0] - high, up[-1] + high))
 
 
 def fine_tune(trajectory: xr.Dataset) -> Figure:

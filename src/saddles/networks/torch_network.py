@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -102,7 +103,7 @@ class TorchNetwork:
 
     def push(self, at: State, along: State, rows: slice) -> Pushed:
         """f(x; θ) and J(x; θ) v."""
-        with _evaluating(self.module), _forward_mode():
+        with _evaluating(self.module), forward_mode():
             found = torch.func.jvp(lambda state: self._call(state, rows), (at,), (along,))
         return Pushed(_array(found[0]), _array(found[1]))
 
@@ -156,13 +157,13 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 @contextlib.contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Without dropout, and attention by plain matrix products: the fused kernels have no forward derivative."""
+    """Without dropout, and attention by plain matrix products."""
     fast = torch.backends.mha.get_fastpath_enabled()
     training = {part for part in module.modules() if part.training}
     module.eval()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        with sdpa_kernel(SDPBackend.MATH):
+        with plain_attention():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -170,20 +171,26 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
+def plain_attention() -> contextlib.AbstractContextManager[object]:
+    """Attention by plain matrix products: the fused kernels have no forward derivative."""
+    return sdpa_kernel(SDPBackend.MATH)
+
+
 @contextlib.contextmanager
-def _forward_mode() -> Iterator[None]:
+def forward_mode() -> Iterator[None]:
     """Name the operation that has no forward derivative."""
     try:
         with warnings.catch_warnings():
             # Its first use compiles some derivatives by torch.jit, which torch itself has deprecated.
             warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+            warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # its name from Python 3.14 on
             yield
     except (NotImplementedError, RuntimeError) as error:
         words = str(error)
         named = re.search(r"forward AD with ([\w:]+)", words)
         if named is None and not re.search(r"forward[- ](mode )?(AD|autograd|derivative)|\bjvp\b", words):
             raise
-        which = named.group(1) if named else _own_function(error.__traceback__) or "one of its own"
+        which = named.group(1) if named else _own_function(error.__traceback__)
         raise SaddlesError(
             f"The network uses the operation {which}, which torch cannot differentiate forward. Replace it by plain "
             "operations."
@@ -191,11 +198,16 @@ def _forward_mode() -> Iterator[None]:
 
 
 def _own_function(place: TracebackType | None) -> str:
-    """The autograd.Function that was being applied, by its name; torch's message does not have it."""
+    """The autograd.Function that was being applied, which torch's message does not tell.
+
+    By its name; since torch 2.14, which applies it outside of Python, by the place of the call.
+    """
     found = ""
     while place is not None:
         owner = place.tb_frame.f_locals.get("cls")
         if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
             found = owner.__name__
-        place = place.tb_next
+        last, place = place, place.tb_next
+        if place is None and not found:
+            found = f"in line {last.tb_lineno} of {Path(last.tb_frame.f_code.co_filename).name}"
     return found

@@ -20,7 +20,7 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from saddles.runtime.files import sync, write_text
+from saddles.runtime.files import open_own, sync, write_text
 
 NAME = ".checksums"
 GONE, COMMIT = "-", "="
@@ -48,7 +48,7 @@ class Checksums:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lines = os.open(folder / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        self._lines = open_own(folder / NAME, append=True)
 
     def note(self, name: str, data: bytes | None) -> None:
         """Say what a file is about to hold; None where it is about to be removed."""

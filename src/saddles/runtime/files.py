@@ -24,6 +24,9 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None
 
+WINDOWS = os.name == "nt"
+"""Where open files cannot be removed, nor folders opened or replaced."""
+
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of errors that say that a disk, or a user's share of it, is full."""
@@ -46,11 +49,20 @@ def explained(
         raise SaddlesError(f"{place} cannot be written ({error.strerror or error}). {hint}.") from error
 
 
+def exists(place: Path) -> bool:
+    """As `Path.exists`, which since Python 3.14 says no where the system refuses (a name that is too long)."""
+    try:
+        os.stat(place)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return True
+
+
 def refuse_existing(place: Path, hint: str = "Nothing is overwritten: choose another name") -> None:
     """Refuse a place where something is already; an empty folder is as good as nothing."""
     if "\0" in str(place):
         raise SaddlesError.must_be("path", "without the character NUL", str(place))
-    if place.is_symlink() or (place.exists() and (not place.is_dir() or any(place.iterdir()))):
+    if place.is_symlink() or (exists(place) and (not place.is_dir() or any(place.iterdir()))):
         raise SaddlesError(f"{place} already exists. {hint}.")
 
 
@@ -112,6 +124,8 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
         yield draft
         if replace:
             shutil.rmtree(place, ignore_errors=True)
+        elif WINDOWS and place.is_dir():
+            place.rmdir()  # it is empty
         os.replace(draft, place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -119,11 +133,19 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
 
 def sync(place: Path) -> None:
     """Wait until a file or folder that exists is on the disk, and survives a power cut."""
-    handle = os.open(place, os.O_RDONLY)
+    if WINDOWS and place.is_dir():
+        return  # the file system's own business there
+    handle = os.open(place, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def open_own(place: Path, *, append: bool = False) -> int:
+    """A descriptor to write a file of our own, through no link, the bytes as they are given."""
+    system = getattr(os, "O_BINARY", 0) if WINDOWS else os.O_NOFOLLOW
+    return os.open(place, os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else 0) | system, 0o666)
 
 
 @contextlib.contextmanager
@@ -135,21 +157,26 @@ def hold(folder: Path, *, keep: bool = True) -> Iterator[None]:
     Args:
         keep: leave the lock's file there, for the next process; otherwise it is removed at the end.
     """
-    with _locked(folder):
-        for litter in folder.glob(".*"):
-            if _DRAFT.search(litter.name):
-                _remove(litter)
-        try:
-            yield
-        finally:
-            if not keep:
+    try:
+        with _locked(folder):
+            for litter in folder.glob(".*"):
+                if _DRAFT.search(litter.name):
+                    _remove(litter)
+            try:
+                yield
+            finally:
+                if not keep and not WINDOWS:
+                    (folder / LOCK).unlink(missing_ok=True)
+    finally:
+        if not keep and WINDOWS:  # it is closed by now
+            with contextlib.suppress(OSError):
                 (folder / LOCK).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     while True:
-        descriptor = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = open_own(folder / LOCK)
         try:
             if fcntl is not None:
                 try:
@@ -213,6 +240,8 @@ def _remove_litter(place: Path) -> None:
 
 
 def _alive(process: int) -> bool:
+    if WINDOWS:
+        return True  # not known: signal 0 is Ctrl-C there
     try:
         os.kill(process, 0)
     except ProcessLookupError:

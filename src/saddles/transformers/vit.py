@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saddles.errors import SaddlesError
+from saddles.transformers import attention
 from saddles.transformers.text import END
+
+TOKEN_MAPPER = ("patch_embed", "pos_embed", "cls_token")
+"""Parts of a ViT that the initial scale leaves as they are."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,12 @@ class Attention(nn.Module):
         """(sample, token, width) to the same."""
         samples, tokens, _ = x.shape
         parts = self.qkv(x).view(samples, tokens, 3, self.num_heads, self.head_width)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value)
-        return self.proj(mixed.transpose(1, 2).reshape(samples, tokens, -1))
+        if attention.serves(parts):
+            mixed = attention.attend(parts)
+        else:
+            query, key, value = parts.permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        return self.proj(mixed.reshape(samples, tokens, -1))
 
 
 class Block(nn.Module):
@@ -108,7 +115,7 @@ def make_vit(shape: ViTShape, scale: float = 1.0, seed: int = 0) -> ViT:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = ViT(shape)
-    scale_weights(model, scale, keep=("patch_embed", "pos_embed", "cls_token"))
+    scale_weights(model, scale, keep=TOKEN_MAPPER)
     return model
 
 
@@ -135,9 +142,18 @@ def scale_weights(model: nn.Module, scale: float, keep: tuple[str, ...]) -> None
     """Multiply all weights and biases but those of normalisations and of modules named in `keep`."""
     if scale <= 0:
         raise SaddlesError.must_be("scale", "positive", scale)
-    normal = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    chosen = scaled(model, keep)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            owner = name.rpartition(".")[0]
-            if owner not in normal and not any(word in name.split(".") for word in keep):
+            if name in chosen:
                 weight.mul_(scale)
+
+
+def scaled(model: nn.Module, keep: tuple[str, ...] = TOKEN_MAPPER) -> list[str]:
+    """Names of the parameters that `scale_weights` multiplies; of a ViT, unless told otherwise."""
+    normal = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    return [
+        name
+        for name, _ in model.named_parameters()
+        if name.rpartition(".")[0] not in normal and not any(word in name.split(".") for word in keep)
+    ]

@@ -3,11 +3,12 @@
 from typing import Any
 
 from saddles.core.experiment import Experiment
-from saddles.networks.experiments import closure, depth, fine_tune, invariants, linearised, phase_diagram
+from saddles.networks.experiments import closure, depth, fine_tune, invariants, linearised, phase_diagram, vit_regime
 
 EXPERIMENTS: list[Experiment[Any]] = [
     phase_diagram.EXPERIMENT,
     depth.EXPERIMENT,
+    vit_regime.EXPERIMENT,
     linearised.EXPERIMENT,
     invariants.EXPERIMENT,
     closure.EXPERIMENT,
