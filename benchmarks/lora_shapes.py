@@ -1,8 +1,8 @@
 """LoRA factors of the matrices of a 7B model, and PEFT's `convert_to_lora` beside `lora_compress`.
 
     python -m benchmarks lora_shapes            one matrix on the CPU, and the conversion
-    python -m benchmarks.lora_shapes OUT.json --device cuda      all 225 matrices
-    python -m benchmarks.lora_shapes OUT.json --layers 1         the eight of one layer and the head, on the CPU
+    python -m benchmarks.lora_shapes OUT.json [--device cuda]    all 225 matrices; half an hour of one core
+    python -m benchmarks.lora_shapes OUT.json --layers 1         the eight of one layer and the head
 
 Numbers are made on the device: reading the files is not measured.
 """

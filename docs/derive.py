@@ -24,6 +24,7 @@ from saddles.core.experiment import find
 from saddles.diffusion import Plan
 from saddles.diffusion.experiments import verdicts
 from saddles.measures.concept_space import exponential_tail
+from saddles.measures.lines import rank_correlation
 from saddles.networks.phases import slope_of
 from saddles.studies import order_against_sim
 from saddles.transformers.experiments.verdicts import EARLY, rising, rising_together
@@ -63,16 +64,6 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
         return (
             found | {claim.claim: claim.value for claim in judged} | {"claims that hold": holds, "claims": len(judged)}
         )
-
-    return derive
-
-
-def at_epoch(epoch: float) -> Derive:
-    """Stable ranks by layer after one epoch of a run, to compare a shorter one with it."""
-
-    def derive(run: xr.Dataset) -> dict[str, Any]:
-        rank = run["stable_rank"].isel(time=int(np.abs(run["epoch"].values - epoch).argmin())).mean("head")
-        return {product: rank.sel(product=product).squeeze() for product in ("KQ", "VO")}
 
     return derive
 
@@ -253,6 +244,35 @@ def diagram(run: xr.Dataset) -> dict[str, Any]:
     )
 
 
+def borders(run: xr.Dataset) -> dict[str, Any]:
+    """Slopes of the border and decades of the fall, of the widest networks, by depth and seed."""
+    found: dict[str, Any] = {"seconds": run.attrs["wall_time_s"]}
+    for layers in run["layers"].values:
+        one = run.sel(layers=layers)
+        found[f"{layers} layers, slopes"] = one["slope"]
+        found[f"{layers} layers, decades of reach from 0.7 to 0.3"] = one["fall"].isel(width=-1)
+        found[f"{layers} layers, smallest e"] = one["linearity"].isel(time=-1).min()
+    return found
+
+
+def merges(run: xr.Dataset) -> dict[str, Any]:
+    """What merges keep, by the linearity of the joint change."""
+    kept, joint = run["kept"], run["joint_linearity"]
+    near = joint < 1
+    pairs = zip(kept.transpose("seed", ...).values, joint.transpose("seed", ...).values, strict=True)
+    return {
+        "seconds": run.attrs["wall_time_s"],
+        "Spearman's ρ by seed": [rank_correlation(one.ravel(), other.ravel()) for one, other in pairs],
+        "pairs, and those with e of the joint change below 1": [kept.size, near.sum()],
+        "e of those: lowest, highest": [joint.where(near).min(), joint.where(near).max()],
+        "kept of those: lowest, highest": [kept.where(near).min(), kept.where(near).max()],
+        "e of the others: lowest, highest": [joint.where(~near).min(), joint.where(~near).max()],
+        "kept of the others: lowest, highest": [kept.where(~near).min(), kept.where(~near).max()],
+        "changes, and those with e up to ½": [run["linearity"].size, (run["linearity"] <= 0.5).sum()],
+        "e of a change: lowest, highest": [run["linearity"].min(), run["linearity"].max()],
+    }
+
+
 WIDE = 1.5
 """γ_w from which on networks count as wide in the tables of lab `networks`."""
 PHASES = {name: f"networks-phase-diagram-{name}" for name in ("linear", "relu", "tanh")}
@@ -260,10 +280,6 @@ VIT, GPT2 = "transformers/vit-cifar10-adam", "transformers/gpt2-wikitext"
 SWEEP, LONG, DENSE = "diffusion-figure-6a", "diffusion-figure-6b", "diffusion-dense"
 DERIVED: dict[str, dict[str, Derive]] = {
     "transformers.json#h200": {"transformers-vit-cifar10-adam": growth(VIT, (1, 5, 126, 500), "paper")},
-    "transformers.json#h200-stopped": {
-        "transformers-vit-cifar10-adam-stopped": growth(VIT, (1, 5, 126, 192), "paper"),
-        "transformers-vit-cifar10-adam": at_epoch(192),
-    },
     "transformers.json#init-scale": {"transformers-vit-init-scale": growth("transformers/vit-init-scale", (100,))},
     "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth("transformers/vit-cifar10-sgd", (1, 6, 26, 100))},
     "transformers.json#sgd-jump": {
@@ -276,6 +292,8 @@ DERIVED: dict[str, dict[str, Derive]] = {
         "transformers-gpt2-enwik8-tokens": long_growth(GPT2, (100, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 22_001))
     },
     "networks.json#slopes-gpu": dict.fromkeys(PHASES.values(), diagram),
+    "networks.json#depth-gpu": {"networks-depth": borders},
+    "networks.json#fine-tune-gpu": {"networks-fine-tune": merges},
     "diffusion.json#figure-6a": {SWEEP: order},
     "diffusion.json#sim": {SWEEP: against_sim},
     "diffusion.json#figure-6b": {SWEEP: memorisation, LONG: memorisation},
@@ -288,8 +306,9 @@ DERIVED: dict[str, dict[str, Derive]] = {
 JUDGED = [
     ("linear-figure-2", "linear/figure-2"),
     *((name, "networks/phase-diagram") for name in PHASES.values()),
+    ("networks-depth", "networks/depth"),
+    ("networks-fine-tune", "networks/fine-tune"),
     ("transformers-vit-cifar10-adam", VIT),
-    ("transformers-vit-cifar10-adam-stopped", VIT),
     ("transformers-vit-cifar10-sgd", "transformers/vit-cifar10-sgd"),
     ("transformers-vit-init-scale", "transformers/vit-init-scale"),
     ("transformers-gpt2-wikitext2", GPT2),

@@ -8,6 +8,7 @@ import string
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import fuzz_constructors
@@ -241,3 +242,15 @@ def test_workers_that_are_killed_before_they_are_ready_are_replaced(command, mon
     assert len(killed) == 2
     assert len(done.rows) == 2
     assert not done.failed
+
+
+def test_a_warning_of_ours_is_one_line_without_code(capsys, monkeypatch):
+    from saddles.cli.terminal import plain_warnings
+
+    others = []
+    monkeypatch.setattr(warnings, "showwarning", lambda *given: others.append(given[2]))
+    with plain_warnings():
+        warnings.showwarning("no worker left", UserWarning, cli.__file__, 1)
+        warnings.showwarning("theirs", UserWarning, "other.py", 1)
+    assert capsys.readouterr().err == "no worker left\n"
+    assert others == ["other.py"]

@@ -87,8 +87,8 @@ def test_limits_need_a_process_that_can_be_ended(limit):
 class Deserted(Cluster):
     """A cluster whose workers leave as soon as it has tasks."""
 
-    def __init__(self, address, versions, say):
-        self._address, self._say, self._resources, self._refused = address, say, {}, set()
+    def __init__(self, address, versions, say, kept):
+        self._address, self._say, self._kept, self._resources, self._refused = address, say, kept, {}, set()
         self._looked, self._slots, self._alone_since, self._calls = 0.0, 1, None, 0
 
     def _workers(self):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -111,7 +111,7 @@ def test_a_cluster_without_workers_is_told_and_given_up(monkeypatch):
     late = threading.Timer(30, _thread.interrupt_main)
     late.start()
     try:
-        with pytest.raises(SaddlesError, match=r"tcp://there:1 has had no worker for 1 s. Finished cells are kept"):
+        with pytest.raises(SaddlesError, match=r"tcp://there:1 has had no worker for 1 s: .* Finished cells are kept"):
             sweep(ROW, {"rate": [1.0, 2.0]}, out="s", on="tcp://there:1", say=told.append)
     except KeyboardInterrupt:
         pytest.fail("the sweep waits for ever")

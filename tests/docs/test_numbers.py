@@ -91,7 +91,7 @@ def test_numbers_agree_to_the_digits_shown(word, numbers, right):
 def test_the_table_of_ranks_is_that_of_the_stored_run():
     """Numbers on the page of lab transformers, read off the stored trajectory again."""
     _need("transformers-vit-cifar10-adam")
-    run = saddles.load(RESULTS / "transformers-vit-cifar10-adam.zarr").squeeze()
+    run = saddles.load(RESULTS / "transformers-vit-cifar10-adam.zarr").isel(seed=0).squeeze()
     ranks = run["stable_rank"].mean("head")
     table = next(p for p in passages(ROOT / "docs" / "transformers.md") if p.text.startswith("layer\ninitial KQ, VO"))
     cells = table.text.split("\n")

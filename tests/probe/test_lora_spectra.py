@@ -1,16 +1,25 @@
 """Spectra of a plan and factors of an adapter on other processes, and kept for the next time."""
 
+import os
+import signal
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from dask_cluster import dask_cluster
 from planted import planted, tiny
 from safetensors.torch import load_file
 
+from saddles.cli import main
+from saddles.core.engines.engine import EngineError
 from saddles.errors import SaddlesError
+from saddles.probe import pieces
 from saddles.probe.lora import spectra
 from saddles.probe.lora.adapter import lora_extract
 from saddles.probe.lora.planning import lora_plan
+from saddles.probe.measuring import write_row
+from saddles.runtime import progress
 
 
 @pytest.fixture(scope="module")
@@ -22,28 +31,54 @@ def pair(tmp_path_factory):
     return place / "base", place / "tuned"
 
 
+def _then(work, more):
+    def both(*given):
+        work(*given)
+        more()
+
+    return both
+
+
 def test_worker_processes_give_the_same_plan(pair):
     here = lora_plan(*pair, budget=2000)
-    assert lora_plan(*pair, budget=2000, on="embedded", workers=1) == here
+    assert lora_plan(*pair, budget=2000, on="embedded", workers=2) == here
 
 
-def test_a_cluster_gives_the_same_plan_and_factors(pair, tmp_path):
+def test_a_cluster_gives_the_same_plan_and_factors(pair, tmp_path, monkeypatch):
+    """Also where a worker is killed while it computes."""
     distributed: Any = pytest.importorskip("distributed", reason="Dask is not installed: pip install saddles[sweep]")
+    monkeypatch.setattr(pieces, "TASK_EFFORT", 0.0)  # every module is a task of its own
     here = lora_plan(*pair, max_rank=2)
     _extract(pair, here, tmp_path / "here")
-    local = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", processes=False)
-    with local as cluster:
-        there = lora_plan(*pair, max_rank=2, on=cluster.scheduler_address)
-        _extract(pair, there, tmp_path / "there", on=cluster.scheduler_address)
-    assert there == here
-    _same_adapters(tmp_path / "here", tmp_path / "there")
+    with dask_cluster(tmp_path) as (address, worker, workers):
+        workers.append(worker())
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(3, timeout=60)
+        assert lora_plan(*pair, max_rank=2, on=address) == here
+        _extract(pair, here, tmp_path / "there", on=address)
+        # One hangs from the first task on, and is killed with the tasks it has once the other has finished one.
+        for work in (
+            lambda parts: lora_plan(*pair, max_rank=2, on=address, parts=parts),
+            lambda parts: _extract(pair, here, tmp_path / "after a kill", on=address, parts=parts).plan,
+        ):
+            doomed = workers.pop(0)
+            with monkeypatch.context() as patch:
+                hang = partial(os.kill, doomed.pid, signal.SIGSTOP)
+                patch.setattr(pieces, "_check_travels", _then(pieces._check_travels, hang))
+                patch.setattr(spectra, "write_row", _then(write_row, doomed.kill))
+                plan = work(tmp_path / "parts")
+            assert doomed.wait(10) == -signal.SIGKILL
+            assert plan == here
+    for name in ("there", "after a kill"):
+        for file in ("adapter_model.safetensors", "adapter_config.json"):
+            assert (tmp_path / name / file).read_bytes() == (tmp_path / "here" / file).read_bytes()
 
 
 @pytest.mark.parametrize("leading", [None, 4])
 def test_worker_processes_give_the_same_factors(pair, tmp_path, leading):
     plan = lora_plan(*pair, max_rank=2, leading=leading)
     here = _extract(pair, plan, tmp_path / "here")
-    there = _extract(pair, plan, tmp_path / "there", on="embedded", workers=1)
+    there = _extract(pair, plan, tmp_path / "there", on="embedded", workers=2)
     assert there.errors == here.errors
     _same_adapters(tmp_path / "here", tmp_path / "there")
 
@@ -73,6 +108,53 @@ def test_an_interrupted_extraction_resumes(pair, tmp_path, monkeypatch):
     again.clear()
     _extract(pair, lora_plan(*pair, max_rank=1), tmp_path / "less", parts=tmp_path / "parts")
     assert len(again) == len(plan.carried)
+
+
+def test_work_elsewhere_has_bars_of_its_own(pair, tmp_path, monkeypatch):
+    seen: list[tuple[str, bool]] = []
+
+    class Seen(progress.Bar):
+        def __init__(self, title, total, silent=False):
+            seen.append((title, bool(progress._open_bars)))
+            super().__init__(title, total, silent)
+
+    plan = lora_plan(*pair, max_rank=2)
+    monkeypatch.setattr(progress, "Bar", Seen)
+    _extract(pair, plan, tmp_path / "there", parts=tmp_path / "parts")
+    assert seen == [("factors of ΔW, by module", False), ("errors of the factors as stored, by module", False)]
+
+
+@pytest.mark.parametrize("command", [["plan"], ["extract", "--out", "adapter"]], ids=["plan", "extract"])
+def test_an_interrupted_command_says_how_to_resume(pair, tmp_path, monkeypatch, capsys, command):
+    def stop(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(spectra, "one_spectrum", stop)
+    words = ["saddles", "lora", command[0], *map(str, pair), *command[1:]]
+    for more, told in ((["--parts", "parts"], "kept in parts. Resume with:"), ([], "nothing is kept. With --parts")):
+        monkeypatch.setattr("sys.argv", words + more)
+        with pytest.raises(SystemExit, match="130"):
+            main()
+        shown = capsys.readouterr().err
+        assert told in shown
+        assert not more or f"saddles lora {command[0]}" in shown
+
+
+def test_a_lost_cluster_says_what_is_kept(pair, tmp_path, monkeypatch):
+    told = []
+
+    def lost(address, versions, say, kept):
+        say(f"{address} has no worker left")
+        told.append(kept)
+        raise EngineError("lost")
+
+    monkeypatch.setattr(pieces, "Cluster", lost)
+    for more in ({}, {"parts": tmp_path / "parts"}):
+        with pytest.raises(SaddlesError, match="lost"), pytest.warns(UserWarning, match="no worker left"):
+            lora_plan(*pair, on="tcp://there:1", **more)
+    assert "Nothing is kept: give `parts`" in told[0]
+    assert f"is kept in {tmp_path / 'parts'}: the same command resumes" in told[1]
 
 
 def _extract(pair, *given, **more):

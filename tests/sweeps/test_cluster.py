@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grid_experiment
 import pytest
+from dask_cluster import dask_cluster
 
 import saddles
 from saddles.core import provenance
@@ -28,38 +29,12 @@ JAX = "linear/trade-off"
 SMALL = {"dim": 12, "points": 2, "limit": 60, "rank": 2}
 
 
-def free_port():
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def dask(tmp_path_factory):
     """A scheduler and two workers as a user starts them; returns the address and a way to start more."""
     home = tmp_path_factory.mktemp("dask")
-    path = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, "PYTHONPATH": path, "GRID_LOG": str(home / "log")}
-    address = f"tcp://127.0.0.1:{free_port()}"
-    processes = []
-
-    def start(*words):
-        quiet = ["--no-dashboard"]
-        command = [sys.executable, "-m", "dask", *words, *quiet]
-        with (home / f"{words[0]}-{len(processes)}.log").open("w") as log:
-            processes.append(subprocess.Popen(command, env=environment, cwd=home, stdout=log, stderr=log))
-        return processes[-1]
-
-    def worker(*words):
-        return start("worker", address, "--nthreads", "1", "--no-nanny", *words)
-
-    start("scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2])
-    for name in ("one", "two"):
-        worker("--name", name)
-    yield address, worker, home / "log"
-    for process in processes:
-        process.kill()
-        process.wait()
+    with dask_cluster(home, GRID_LOG=str(home / "log")) as (address, worker, _):
+        yield address, worker, home / "log"
 
 
 def digests(made):
@@ -135,7 +110,7 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
 def test_a_worker_with_another_version_is_refused_and_named(dask, monkeypatch):
     real = provenance.versions()
     with pytest.raises(SaddlesError, match=r"Worker tcp://.* has saddles .*has saddles 99\.0"):
-        Cluster(dask[0], real | {"saddles": "99.0"}, print)
+        Cluster(dask[0], real | {"saddles": "99.0"}, print, "")
     monkeypatch.setattr(saddles, "__version__", "99.0")
     with pytest.raises(SaddlesError, match="Install the same versions there"):
         sweep(ROW, {"rate": [1.0]}, out="s", on=dask[0])
@@ -151,7 +126,7 @@ def test_a_worker_without_saddles_is_refused_and_named():
 def test_a_wrong_worker_that_comes_late_is_left_out(dask, monkeypatch):
     """It answers with a refusal; its task goes to the others."""
     said = []
-    engine = Cluster(dask[0], None, said.append)
+    engine = Cluster(dask[0], None, said.append, "")
     bad = next(iter(engine._workers()))
     real = engine._client.submit
 
@@ -179,7 +154,7 @@ def test_one_cell_at_a_time_for_each_gpu(dask, monkeypatch):
         with distributed.Client(address, set_as_default=False) as client:
             while "gpu" not in {row["name"] for row in client.scheduler_info(n_workers=-1)["workers"].values()}:
                 time.sleep(0.1)
-        engine = Cluster(address, provenance.versions(), print)
+        engine = Cluster(address, provenance.versions(), print, "")
         try:
             assert engine.slots == 1
             task = Task(ROW, "tiny", (Job(0, ROW.settings("tiny"), 0),))
@@ -207,5 +182,5 @@ def test_a_scheduler_without_workers_is_told(monkeypatch, tmp_path):
         distributed.LocalCluster(n_workers=0, dashboard_address=":0", processes=False) as empty,
         pytest.raises(SaddlesError, match="dask worker"),
     ):
-        Cluster(empty.scheduler_address, None, said.append)
+        Cluster(empty.scheduler_address, None, said.append, "")
     assert "no worker yet" in said[0]

@@ -38,6 +38,7 @@ from saddles.cli.terminal import (
     note,
     out,
     plain_table,
+    plain_warnings,
     repeated_interrupts,
     report_bug,
     say,
@@ -80,7 +81,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name on disk may hold bytes that are no text
             stream.reconfigure(errors="backslashreplace")
-    with repeated_interrupts():
+    with repeated_interrupts(), plain_warnings():
         code = _guarded(lambda: app(standalone_mode=False, prog_name="saddles") or 0)
     # An interrupt that passed through the `exec` of a text (a dataclass, a traced function) is remembered by Python as
     # not handled: `python -m saddles` would end by a signal instead of with 130. The next `exec` forgets it.

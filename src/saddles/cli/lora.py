@@ -1,12 +1,15 @@
 """`saddles lora`: which rank a fine-tune needs, its adapter, and smaller, merged or larger adapters."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from saddles.cli.terminal import out, plain_table, say
+from saddles.cli.terminal import interrupted, note, out, plain_table, say
 from saddles.errors import SaddlesError
 from saddles.runtime.files import explained, refuse_existing
 
@@ -83,11 +86,12 @@ def lora_plan(
     pictures = [] if figure is None else [figure.with_suffix(end) for end in (".png", ".svg", ".pdf")]
     for place in [*pictures, *([out_] if out_ is not None else [])]:
         refuse_existing(place)
-    plan = work(
-        base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
-        round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
-        device=device, embeddings=embeddings, on=on, workers=workers, parts=parts,
-    )  # fmt: skip
+    with _resumable(parts):
+        plan = work(
+            base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
+            round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
+            device=device, embeddings=embeddings, on=on, workers=workers, parts=parts,
+        )  # fmt: skip
     _show_plan(plan)
     if figure is not None:
         from saddles.core.run import save_drawing
@@ -136,19 +140,20 @@ def lora_extract(
         raise SaddlesError("A plan already decides the ranks. Give --plan without --energy, --budget and the like.")
     folder = out_ or adapter_folder(tuned)
     refuse_existing(folder)
-    plan = (
-        read_plan(plan_)
-        if plan_ is not None
-        else make(
-            base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
-            round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
-            device=device, embeddings=embeddings, on=on, workers=workers, parts=parts,
-        )
-    )  # fmt: skip
-    extraction = work(
-        base, tuned, plan, folder, target=target, dtype=dtype, data=data, device=device, on=on, workers=workers,
-        parts=parts,
-    )  # fmt: skip
+    with _resumable(parts):
+        plan = (
+            read_plan(plan_)
+            if plan_ is not None
+            else make(
+                base, tuned, energy=energy, budget=budget, max_rank=max_rank, energy_per_module=energy_per_module,
+                round_to=round_to, save_modules=save_modules, loss=loss, evaluate=evaluate, data=data, leading=leading,
+                device=device, embeddings=embeddings, on=on, workers=workers, parts=parts,
+            )
+        )  # fmt: skip
+        extraction = work(
+            base, tuned, plan, folder, target=target, dtype=dtype, data=data, device=device, on=on, workers=workers,
+            parts=parts,
+        )  # fmt: skip
     _show_plan(plan)
     errors = extraction.table()
     out.print(
@@ -158,6 +163,18 @@ def lora_extract(
         say(f"merged into the base and quantised again, its modules would be wrong by {extraction.requantised:.3e}")
     _show_target(extraction, target)
     say(f"{extraction.folder}/")
+
+
+@contextmanager
+def _resumable(parts: Path | None) -> Iterator[None]:
+    """Say after Ctrl-C what is kept, and the command that resumes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if parts is not None:
+            raise interrupted(f"finished spectra and factors are kept in {parts}", sys.argv[1:]) from None
+        note("\nInterrupted; nothing is kept. With --parts FOLDER the same command would resume.")
+        raise typer.Exit(130) from None
 
 
 AdapterArgument = Annotated[Path, typer.Argument(help="a PEFT folder, or a .safetensors file with kohya's names")]
@@ -253,8 +270,8 @@ def _show_target(extraction: "Extraction", target: str) -> None:
             say(f"vLLM must be started with --max-lora-rank {_slot(int(rank))} or more")
     for name in extraction.dropped:
         say(f"left out, because {target} rejects it: {name}")
-    for note in extraction.notes:
-        say(note)
+    for line in extraction.notes:
+        say(line)
     if extraction.loaded:
         say(f"loaded back through PEFT into {plan.architecture}")
     else:

@@ -8,8 +8,10 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from collections.abc import Container, Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -105,6 +107,32 @@ def repeated_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show what saddles warns of as a line; Python would add the line of code that warns."""
+    before = warnings.showwarning
+    home = Path(saddles.__file__).parent
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if Path(filename).is_relative_to(home):
+            note(str(message))
+        else:
+            before(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def plain_table(*columns: str, right: Container[str] = ()) -> Table:

@@ -89,7 +89,7 @@ def inspect(
     if store.finished:
         return load(store.trajectory)
     try:
-        with contextlib.nullcontext() if on is None else opened(on, workers) as engine:
+        with contextlib.nullcontext() if on is None else opened(on, workers, store.kept) as engine:
             store.begin(work.series)
             work.carry_out(engine)
     except BaseException as error:
@@ -303,6 +303,13 @@ class Store:
         spent = self.record.get("wall_time_s")
         self.spent = float(spent) if isinstance(spent, int | float) else 0.0
         self.finished = Status.parse(self.record.get("status", Ending.RUNNING)).ok
+
+    @property
+    def kept(self) -> str:
+        """What is left where the work ends early."""
+        if self.folder is None:
+            return "Give `out`, a folder that keeps what is measured."
+        return f"What is measured is kept in {self.folder}: the same command resumes."
 
     @property
     def trajectory(self) -> Path:

@@ -125,13 +125,17 @@ def _peak() -> int:
 
 
 @contextmanager
-def opened(on: str, workers: int | None) -> Iterator[Engine[Made]]:
-    """The engine at an address: "embedded" (worker processes here) or a Dask scheduler."""
+def opened(on: str, workers: int | None, kept: str) -> Iterator[Engine[Made]]:
+    """The engine at an address: "embedded" (worker processes here) or a Dask scheduler.
+
+    Args:
+        kept: a sentence for whoever loses the cluster: what is kept, and how to resume.
+    """
     if workers is not None and workers < 1:
         raise SaddlesError.must_be("workers", "at least 1", workers)
     if on != "embedded" and "://" not in on:
         raise SaddlesError.must_be("on", "'embedded' or a scheduler's address such as tcp://HOST:8786", on)
-    engine: Engine[Made] = Embedded(workers) if on == "embedded" else Cluster(on, versions(), warnings.warn)
+    engine: Engine[Made] = Embedded(workers) if on == "embedded" else Cluster(on, versions(), warnings.warn, kept)
     try:
         yield engine
     finally:
@@ -156,8 +160,8 @@ def carry_out(engine: Engine[Made], pieces: Sequence[Piece], keep: Callable[[Mad
                 deaths[task.work[0].name] += 1
                 if deaths[task.work[0].name] >= DEATHS:
                     raise SaddlesError(
-                        f"{task.work[0].name} killed {DEATHS} workers ({error}). What is measured is kept; is there "
-                        "enough memory for two copies of its tensors?"
+                        f"{task.work[0].name} killed {DEATHS} workers ({error}). Is there enough memory for two copies "
+                        "of its tensors?"
                     ) from error
                 waiting.appendleft(task)
                 continue

@@ -226,7 +226,7 @@ def _engine(
     elif on == "serial":
         engine = Serial()
     elif "://" in on:
-        engine = Cluster(on, versions, say)
+        engine = Cluster(on, versions, say, "Finished cells are kept: resume with --resume.")
     else:
         raise SaddlesError.must_be("on", "'embedded', 'serial' or a scheduler's address such as tcp://HOST:8786", on)
     try:

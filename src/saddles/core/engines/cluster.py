@@ -6,6 +6,7 @@ Only this process writes; workers send arrays back and need no shared disk. Wher
 
 import asyncio
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -57,10 +58,11 @@ class Cluster(Engine[Answer]):
         address: of the scheduler, such as tcp://10.0.0.1:8786.
         versions: what every worker must have; None takes any.
         say: gets a line while it waits for a worker, and when a worker is left out.
+        kept: a sentence for whoever loses the cluster: what is kept, and how to resume.
     """
 
-    def __init__(self, address: str, versions: Mapping[str, str] | None, say: Callable[[str], None]) -> None:
-        self._address, self._say = address, say
+    def __init__(self, address: str, versions: Mapping[str, str] | None, say: Callable[[str], None], kept: str) -> None:
+        self._address, self._say, self._kept = address, say, kept
         self._client = _connect(address)
         self._refused: set[str] = set()
         self._counter = itertools.count()
@@ -100,11 +102,11 @@ class Cluster(Engine[Answer]):
         try:
             _ = self.slots
         except (OSError, TimeoutError) as error:
-            raise EngineError(_failed(self._address, error)) from error
+            raise EngineError(self._failed(error)) from error
         if self._alone_since is not None and time.monotonic() - self._alone_since > WORKERS_SECONDS:
             raise EngineError(
-                f"{self._address} has had no worker for {WORKERS_SECONDS:.0f} s. Finished cells are kept: start one "
-                f"with `dask worker {self._address}`, and resume with --resume."
+                f"{self._address} has had no worker for {WORKERS_SECONDS:.0f} s: start one with "
+                f"`dask worker {self._address}`. {self._kept}"
             )
 
     def submit(self, task: Task[Answer]) -> "Future[list[Answer]]":
@@ -151,7 +153,10 @@ class Cluster(Engine[Answer]):
         except EngineError as error:
             answer.set_exception(error)
         except BaseException as error:
-            answer.set_exception(EngineError(_failed(self._address, error)))
+            answer.set_exception(EngineError(self._failed(error)))
+
+    def _failed(self, error: BaseException) -> str:
+        return f"The cluster at {self._address} failed ({describe(error).splitlines()[0]}). {self._kept}"
 
     def _workers(self) -> dict[str, DaskWorker]:
         return dict(self._client.scheduler_info(n_workers=-1)["workers"])
@@ -166,10 +171,6 @@ class Cluster(Engine[Answer]):
                     f"{self._address} has no worker. Start one with `dask worker {self._address}`."
                 ) from error
         return self._workers()
-
-
-def _failed(address: str, error: BaseException) -> str:
-    return f"The cluster at {address} failed ({describe(error)}). Finished cells are kept: resume with --resume."
 
 
 def _compute_there(task: Task[Answer]) -> list[Answer] | Refusal:
@@ -190,6 +191,7 @@ def _connect(address: str) -> Any:
     try:
         with ThreadPoolExecutor(1) as aside:  # a notebook's own loop may run in this thread
             aside.submit(asyncio.run, _ask(address)).result()
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # its tracebacks: errors are told here
         return Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise EngineError(

@@ -157,8 +157,10 @@ def _factors(
     rows = {row.module: row for row in plan.carried if pad is None or not row.only_peft}
     homes = places([m for m, row in rows.items() if row.experts or row.in_proj], truncation.pairs.skeleton.shapes)
     tensors, errors, again = {}, {}, []
-    with bar("factors of ΔW, by module", sum(work.values())) as progress:
-        for one, found in truncation.factors({module: row.rank for module, row in rows.items()}, workshop):
+    made = truncation.factors({module: row.rank for module, row in rows.items()}, workshop)
+    what = "errors of the factors as stored" if workshop.elsewhere else "factors of ΔW"
+    with bar(f"{what}, by module", sum(work.values())) as progress:
+        for one, found in made:
             stored = [Factors(part.change, part.left.to(dtype), part.right.to(dtype)) for part in found]
             errors[one.module] = root(misfit(part.change, part.left, part.right) for part in stored)
             again.append(requantised(one, stored, truncation.early))

@@ -56,6 +56,13 @@ class Workshop:
         """Whether pieces leave this process, to workers or to files."""
         return self.on is not None or self.parts is not None
 
+    @property
+    def kept(self) -> str:
+        """What is left where the work ends early."""
+        if self.parts is None:
+            return "Nothing is kept: give `parts` (--parts), a folder that keeps what is finished."
+        return f"What is finished is kept in {self.parts}: the same command resumes."
+
     def check(self, *models: Weights) -> None:
         """Refuse to keep pieces of models that cannot be recognised."""
         if self.parts is not None and not all(map(in_files, models)):
@@ -78,7 +85,7 @@ class Workshop:
         with bar(f"{what} of ΔW, by module", sum(piece.effort for piece in pieces)) as progress:
             progress.advance(sum(piece.effort for piece in pieces if piece.name in rows))
             if self.on is not None and missing:
-                with opened(self.on, self.workers) as engine:
+                with opened(self.on, self.workers, self.kept) as engine:
                     carry_out(engine, missing, keep, progress)
                 return rows
             for piece in missing:

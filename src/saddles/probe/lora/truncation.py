@@ -19,6 +19,7 @@ from saddles.probe.lora.leading import dense
 from saddles.probe.lora.match import Match, Target
 from saddles.probe.lora.ranks import Sized, Weighed
 from saddles.probe.lora.spectra import Workshop, best_pair, changes_of, factors_piece, one_spectrum, piece_of, sized
+from saddles.probe.measuring import Row
 from saddles.probe.weights.checkpoints import Weights
 from saddles.probe.weights.weight_change import WeightChange, effort
 from saddles.runtime.progress import bar
@@ -73,11 +74,24 @@ class Truncation:
     def factors(
         self, ranks: Mapping[str, int], workshop: Workshop | None = None
     ) -> Iterator[tuple[Target, list[Factors]]]:
-        """For each module with a rank: it and its factors, of each expert where it has several."""
+        """For each module with a rank: it and its factors, of each expert where it has several.
+
+        A workshop makes all of them before the first is given, and they are held at once; else each is made when it is
+        asked for.
+        """
         targets = {t.module: t for t in self.pairs.targets if ranks.get(t.module)}
-        if workshop is not None and workshop.elsewhere:
-            yield from self._made(targets, ranks, workshop)
-            return
+        if workshop is None or not workshop.elsewhere:
+            return self._one_by_one(targets, ranks)
+        pieces = {
+            module: factors_piece(target, self.late, self.early, self.leading, ranks[module])
+            for module, target in targets.items()
+        }
+        rows = workshop.carry_out(list(pieces.values()), "factors")
+        return ((target, self._read(target, rows.pop(pieces[module].name))) for module, target in targets.items())
+
+    def _one_by_one(
+        self, targets: Mapping[str, Target], ranks: Mapping[str, int]
+    ) -> Iterator[tuple[Target, list[Factors]]]:
         moments = ((module, None) for module in targets) if self.inputs is None else self.inputs.moments(list(targets))
         rows = {} if self.inputs is None else self.inputs.sensitivities(list(targets))
         for module, moment in moments:
@@ -87,19 +101,11 @@ class Truncation:
                 found.append(Factors(change, left.cpu(), right.cpu()))
             yield target, found
 
-    def _made(
-        self, targets: Mapping[str, Target], ranks: Mapping[str, int], workshop: Workshop
-    ) -> Iterator[tuple[Target, list[Factors]]]:
-        """Factors from the pieces of a workshop, all of which are held at once."""
-        pieces = {
-            module: factors_piece(target, self.late, self.early, self.leading, ranks[module])
-            for module, target in targets.items()
-        }
-        rows = workshop.carry_out(list(pieces.values()), "factors")
-        for module, target in targets.items():
-            row = {name: torch.from_numpy(array) for name, array in rows.pop(pieces[module].name).items()}
-            changes = changes_of(target, self.late, self.early, self.device)
-            yield target, [Factors(one, row[f"left_{k}"], row[f"right_{k}"]) for k, one in enumerate(changes)]
+    def _read(self, target: Target, row: Row) -> list[Factors]:
+        """Factors from a piece of a workshop."""
+        parts = {name: torch.from_numpy(array) for name, array in row.items()}
+        changes = changes_of(target, self.late, self.early, self.device)
+        return [Factors(one, parts[f"left_{k}"], parts[f"right_{k}"]) for k, one in enumerate(changes)]
 
     def quantised(self) -> tuple[str, float]:
         """How the base is quantised, and ‖Q(W) − W‖ over all modules of the tuned model; nothing and 0: it is not."""
