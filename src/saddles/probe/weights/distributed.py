@@ -11,6 +11,7 @@ import pickle
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from saddles.errors import SaddlesError, first_line, shown
 
 METADATA = ".metadata"
+_ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in signature(load).parameters else {}
+"""This process reads by itself; torch 2.6 does so wherever processes are not joined to a group."""
 Shape = tuple[int, ...]
 
 
@@ -61,6 +64,7 @@ _KNOWN: Mapping[str, Mapping[str, object]] = {
     | {name: kind for name in dir(torch) if isinstance(kind := getattr(torch, name), torch.dtype)},
     "collections": {"OrderedDict": collections.OrderedDict, "defaultdict": collections.defaultdict},
     "pathlib": _records("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"),
+    "pathlib._local": _records("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"),  # Python 3.13
     "builtins": {"set": set, "dict": dict, "list": list, "tuple": tuple},
 }  # fmt: skip
 """What .metadata may name, and what it gets: nothing that can be changed, and nothing that acts."""
@@ -118,7 +122,7 @@ def read_tensor(folder: Path, stored: str, shape: Shape, kind: torch.dtype) -> T
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that a single process reads, which is meant
-            load(whole, storage_reader=_Reader(folder, _metadata(folder)), no_dist=True)
+            load(whole, storage_reader=_Reader(folder, _metadata(folder)), **_ALONE)
     except CheckpointException as error:  # no Exception in torch; it says which process failed, and why
         raise _unreadable(folder, stored, next(iter(error.failures.values()))[0]) from error
     except Exception as error:  # whatever torch raises of parts that are missing or damaged
@@ -193,8 +197,8 @@ def _index(key: object) -> MetadataIndex:
 def _place(row: object) -> _StorageInfo:
     facts = _state(row, "_StorageInfo")
     steps = facts.get("transform_descriptors")
-    known = None if steps is None else [_text(step) for step in steps]
-    return _StorageInfo(_text(facts["relative_path"]), _whole(facts["offset"]), _whole(facts["length"]), known)
+    known = () if steps is None else ([_text(step) for step in steps],)  # unknown to torch 2.6
+    return _StorageInfo(_text(facts["relative_path"]), _whole(facts["offset"]), _whole(facts["length"]), *known)
 
 
 def _state(record: object, name: str) -> dict[Any, Any]:
