@@ -144,7 +144,8 @@ def test_an_interrupted_command_says_how_to_resume(pair, tmp_path, monkeypatch, 
 def test_names_of_modules_stay_whole_in_a_narrow_terminal(pair, monkeypatch):
     from rich.console import Console
 
-    from saddles.cli.lora import _modules, out
+    from saddles.cli.lora import _modules
+    from saddles.cli.terminal import out
 
     plan = lora_plan(*pair)
     for width, norms in ((80, False), (120, True)):
