@@ -149,6 +149,51 @@ def test_tuned_model_given_as_an_adapter_on_the_base(family, tmp_path):
         )
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("save_modules", [False, True])
+def test_an_adapter_runs_on_a_text_as_peft_runs_it(family, save_modules, tmp_path):
+    """GPT-2's embedding and head are tied, and the adapter holds both; here they differ."""
+    base = tiny(family)
+    base.save_pretrained(tmp_path / "base")
+    tuned = trained(base)
+    plan = lora_plan(tmp_path / "base", tuned, max_rank=6, save_modules=save_modules)
+    made = lora_extract(tmp_path / "base", tuned, plan, tmp_path / "adapter")
+    if save_modules:
+        file = made.folder / "adapter_model.safetensors"
+        save_file({k: t * (1.1 if "lm_head" in k else 1) for k, t in load_file(file).items()}, file)
+    text = torch.randint(0, 50, (2, 12), generator=torch.Generator().manual_seed(5))
+
+    def loss(model):
+        with torch.no_grad():
+            logits = model(text).logits
+        return float(torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), text[:, 1:].flatten()))
+
+    given = lora_plan(tmp_path / "base", made.folder, max_rank=6, evaluate=text)
+    rows = {row.what: row.value for row in given.measured}
+    assert rows["tuned"] == pytest.approx(loss(_loaded(base, made.folder)), abs=1e-5)
+    assert abs(rows["tuned"] - rows["base"]) > 1e-3
+    if not save_modules:
+        assert rows["base"] == pytest.approx(loss(base), abs=1e-5)
+        assert rows["max_rank=6"] == pytest.approx(rows["tuned"], abs=1e-5)
+        weighted = lora_plan(tmp_path / "base", made.folder, max_rank=2, data=text)
+        live = lora_plan(base, _loaded(base, made.folder).merge_and_unload(), max_rank=2, data=text)
+        for row, other in zip(weighted.modules, live.modules, strict=True):
+            assert row.missed == pytest.approx(other.missed, rel=1e-3, abs=1e-6)
+
+
+def test_an_adapter_on_an_adapter_says_how_it_is_loaded(tmp_path):
+    base = tiny("llama")
+    base.save_pretrained(tmp_path / "base")
+    first = lora_extract(
+        tmp_path / "base", planted(base, 1), lora_plan(tmp_path / "base", planted(base, 1)), tmp_path / "first"
+    )
+    assert first.notes == ()
+    second = planted(base, 3)
+    made = lora_extract(first.folder, second, lora_plan(first.folder, second), tmp_path / "second")
+    assert f"its base is {tmp_path / 'base'} with {first.folder} merged into it" in made.notes[0]
+
+
 def test_small_adapters_on_a_coarse_base_and_two_adapters(tmp_path):
     """BA far below the spacing of a bfloat16 base is found whole; from one adapter to another is their difference."""
     base = tiny("llama")

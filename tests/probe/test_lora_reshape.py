@@ -132,6 +132,14 @@ def test_grown_adapter_is_the_same_function(kind, tmp_path):
         assert not pair.outer[:, -1].any()
 
 
+def test_an_adapter_that_would_not_grow_is_refused(tmp_path):
+    _trained_adapter(tmp_path / "small", **next(iter(KINDS.values())))
+    rank = max(pair.rank for pair in open_adapter(tmp_path / "small").pairs.values())
+    with pytest.raises(SaddlesError, match="`rank` must be above"):
+        lora_grow(tmp_path / "small", rank, tmp_path / "large")
+    assert not (tmp_path / "large").exists()
+
+
 def test_kohya_names(tmp_path):
     draw = torch.Generator().manual_seed(0)
     tensors, wanted = {}, {}

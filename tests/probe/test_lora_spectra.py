@@ -141,6 +141,23 @@ def test_an_interrupted_command_says_how_to_resume(pair, tmp_path, monkeypatch, 
         assert not more or f"saddles lora {command[0]}" in shown
 
 
+def test_names_of_modules_stay_whole_in_a_narrow_terminal(pair, monkeypatch):
+    from rich.console import Console
+
+    from saddles.cli.lora import _modules
+    from saddles.cli.terminal import out
+
+    plan = lora_plan(*pair)
+    for width, norms in ((80, False), (120, True)):
+        monkeypatch.setattr(out, "_width", width)
+        console = Console(width=width)
+        with console.capture() as shown:
+            console.print(_modules(plan))
+        lines = shown.get().splitlines()
+        assert [line.split()[0] for line in lines[2:]] == [*(row.module for row in plan.modules), "all"]
+        assert ("‖ΔW‖" in shown.get()) == norms
+
+
 def test_a_lost_cluster_says_what_is_kept(pair, tmp_path, monkeypatch):
     told = []
 

@@ -14,9 +14,14 @@ from saddles.errors import SaddlesError
 from saddles.runtime.files import explained, refuse_existing
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from saddles.probe.lora.adapter import Extraction
     from saddles.probe.lora.plan import LeftOut, LoraPlan
     from saddles.probe.lora.reshape import Reshaped
+
+NUMBERS_WIDTH = 72
+"""Columns of a terminal that all numbers of a module take, for matrices of up to five digits a side."""
 
 lora = typer.Typer(no_args_is_help=True, help="LoRA ranks and adapters from a base and a tuned model.")
 
@@ -283,6 +288,21 @@ def _slot(rank: int) -> int:
     return next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
 
 
+def _modules(plan: "LoraPlan") -> "Table":
+    """One row per module; norms and errors, which --out has too, only where names still fit beside them."""
+    modules = plan.table()
+    wide = out.width >= max(len(str(name)) for name in modules.index) + NUMBERS_WIDTH
+    norms = ("‖ΔW‖", "error") if wide else ()
+    numbers = ("shape", "rank", "energy", "above\nrounding", *norms, "parameters")
+    table = plain_table("module", *numbers, right=numbers)
+    for name, row in modules.iterrows():
+        shares = (f"{row['energy']:.4f}", f"{row['energy_above']:.4f}")
+        sizes = (f"{row['norm']:.3e}", f"{row['error']:.3e}") if wide else ()
+        cells = (str(row["shape"]), str(row["rank"]), *shares, *sizes, f"{row['parameters']:,}")
+        table.add_row(escape(str(name)), *cells)
+    return table
+
+
 def _show_plan(plan: "LoraPlan") -> None:
     say(plan.answer)
     curve = plain_table(
@@ -297,13 +317,7 @@ def _show_plan(plan: "LoraPlan") -> None:
         for row in plan.measured:
             losses.add_row(escape(row.what), f"{row.parameters:,}" if row.parameters else "", f"{row.value:.4f}")
         out.print(losses)
-    numbers = ("shape", "rank", "energy", "above rounding", "‖ΔW‖", "error", "parameters")
-    table = plain_table("module", *numbers, right=numbers)
-    for name, row in plan.table().iterrows():
-        cells = (f"{row['norm']:.3e}", f"{row['error']:.3e}", f"{row['parameters']:,}")
-        shares = (f"{row['energy']:.4f}", f"{row['energy_above']:.4f}")
-        table.add_row(escape(str(name)), str(row["shape"]), str(row["rank"]), *shares, *cells)
-    out.print(table)
+    out.print(_modules(plan))
     quiet = [row.module for row in plan.modules if row.norm and not row.above]
     if quiet:
         say(f"nothing above rounding in {len(quiet)} changed module{'s' * (len(quiet) > 1)} ({', '.join(quiet[:3])})")

@@ -12,6 +12,7 @@ from saddles.errors import SaddlesError
 from saddles.probe.lora.experts import as_matrices, places
 from saddles.probe.lora.inputs import Data
 from saddles.probe.lora.match import Match, Target
+from saddles.probe.lora.on_base import TIMES
 from saddles.probe.lora.peft_files import PREFIX, write_adapter
 from saddles.probe.lora.plan import LoraPlan, ModuleRank, root
 from saddles.probe.lora.planning import finite_norm, workshop_of
@@ -117,9 +118,14 @@ def lora_extract(
     # PEFT cannot load what must be a parameter to it and is written as a module for others.
     model = None if target != "peft" and any(row.by_parameter for row in plan.carried) else pairs.skeleton.model
     write_adapter(folder, tensors, {"base_model_name_or_path": place or None, **settings}, model)
-    notes = (_FAST_PATH,) if takes_fast_path(pairs.skeleton.model, list(errors)) else ()
+    notes = [_FAST_PATH] if takes_fast_path(pairs.skeleton.model, list(errors)) else []
+    below, _, merged = early.place.partition(TIMES)
+    if merged:
+        notes.append(
+            f"its base is {below} with {merged} merged into it: merge that first (merge_and_unload), then load it"
+        )
     count = sum(tensor.numel() for tensor in tensors.values())
-    return Extraction(folder, plan, errors, count, _dropped(plan, target), model is not None, again, notes)
+    return Extraction(folder, plan, errors, count, _dropped(plan, target), model is not None, again, tuple(notes))
 
 
 def _check_plan(plan: LoraPlan, targets: dict[str, Target], late: Weights, weighted: bool) -> None:

@@ -277,7 +277,9 @@ class LoraPlan:
                 module is padded to the largest rank, and hold neither biases nor modules that are saved whole.
         """
         if target not in TARGETS:
-            raise SaddlesError.must_be("target", f"one of {', '.join(TARGETS)}", target)
+            raise SaddlesError.must_be(
+                "target", f"one of {', '.join(TARGETS)}", target, "It is --for of `lora extract`"
+            )
         if not self.carried:
             hint = "Raise the budget" if "budget" in self.asked else "Nothing of the change is above rounding"
             raise SaddlesError(f"The plan ({self.asked}) gives every module rank 0. {hint}.")

@@ -117,7 +117,7 @@ def check_loss(rule: Rule, loss: float | None, evaluate: Evaluation | None) -> N
     if loss is None:
         return
     if evaluate is None:
-        raise SaddlesError("`loss` needs `evaluate`: a text on which it is measured.")
+        raise SaddlesError("`loss` needs `evaluate` (--eval): a text on which it is measured.")
     if not loss > 0:
         raise SaddlesError.must_be("loss", "positive: what the adapter may lose", loss)
     if rule != Rule():

@@ -238,7 +238,7 @@ def lora_grow(adapter: str | os.PathLike[str], rank: int, out: str | os.PathLike
 
     Args:
         adapter: as for `lora_compress`.
-        rank: of every module; those of higher rank keep theirs.
+        rank: of every module, above that of one at least; those of higher rank keep theirs.
         out: a folder, or for kohya's names a file; must not exist.
     """
     if rank < 1:
@@ -249,6 +249,9 @@ def lora_grow(adapter: str | os.PathLike[str], rank: int, out: str | os.PathLike
     full = max(min(pair.inner.shape[1], len(pair.outer)) for pair in stored.pairs.values())
     if rank > full:
         raise SaddlesError.must_be("rank", f"at most {full}, the full rank of the largest module", rank)
+    if all(pair.rank >= rank for pair in stored.pairs.values()):
+        least = min(pair.rank for pair in stored.pairs.values())
+        raise SaddlesError.must_be("rank", f"above {least}, which every module of {adapter} has already", rank)
     draw = torch.Generator().manual_seed(0)
     grown = {}
     for module, pair in stored.pairs.items():

@@ -13,8 +13,8 @@ from torch import Tensor
 from saddles.errors import SaddlesError, first_line
 from saddles.probe.lora.experts import fused
 from saddles.probe.lora.inputs import Data, Inputs
-from saddles.probe.lora.match import match
-from saddles.probe.lora.on_base import open_model, same_base
+from saddles.probe.lora.match import canonical, match
+from saddles.probe.lora.on_base import TIMES, open_model, same_base
 from saddles.probe.lora.skeleton import skeleton_of
 from saddles.probe.lora.truncation import Truncation, check_device
 from saddles.probe.weights.checkpoints import Source, Weights
@@ -51,7 +51,7 @@ def open_pair(
 
 
 def model_of(weights: Weights) -> torch.nn.Module:
-    """The model itself, in float32."""
+    """The model itself, in float32; an adapter is merged into its base."""
     if weights.model is not None:
         return copy.deepcopy(weights.model).float().eval()
     if weights.quantised:
@@ -59,7 +59,8 @@ def model_of(weights: Weights) -> torch.nn.Module:
     import transformers
 
     kind = model_class(weights.config)
-    if kind is None or not Path(weights.place).is_dir():
+    folder, _, adapter = weights.place.partition(TIMES)
+    if kind is None or not Path(folder).is_dir():
         raise SaddlesError(
             f"{weights.place} must be a Hugging Face folder with a config.json to run on a text. Or give live models."
         )
@@ -67,11 +68,31 @@ def model_of(weights: Weights) -> torch.nn.Module:
     try:
         with guarded(settings, len(weights.shapes)), _without_bar():  # its bar would stand above the answer
             config = transformers.AutoConfig.for_model(**settings)
-            return kind.from_pretrained(
-                weights.place, config=config, local_files_only=True, trust_remote_code=False, dtype=torch.float32
+            model = kind.from_pretrained(
+                folder, config=config, local_files_only=True, trust_remote_code=False, dtype=torch.float32
             ).eval()
     except Exception as error:  # of settings that make no sense, transformers raises anything
         raise SaddlesError(f"{weights.place} cannot be run by transformers ({first_line(error)}).") from error
+    if adapter:
+        _merge(model, weights)
+    return model
+
+
+def _merge(model: torch.nn.Module, weights: Weights) -> None:
+    """Give a base the numbers of itself with an adapter on it."""
+    skeleton, parameters = skeleton_of(weights, weights), dict(model.named_parameters())
+    for name, stored in canonical(weights, skeleton).items():
+        module, _, last = name.rpartition(".")
+        if name not in skeleton.shapes:
+            raise SaddlesError(
+                f"{weights.place} holds {name}, which {skeleton.architecture} does not have, and is not run on a text. "
+                "Merge the adapter, and save the model."
+            )
+        values = torch.nn.Parameter(weights.read(stored).float(), requires_grad=False)
+        if name in skeleton.tied:  # an adapter that holds both has untied them
+            setattr(model.get_submodule(module), last, values)
+        elif name in parameters:
+            parameters[name].data.copy_(values)
 
 
 @contextmanager
@@ -113,7 +134,7 @@ def tokens_of(
     except OSError as error:
         raise SaddlesError(f"{file} cannot be read ({error.strerror}). Give a text file.") from error
     running: Any = model
-    for place in places:
+    for place in (part for one in places for part in one.split(TIMES)):
         if Path(place).is_dir() and any(Path(place).glob("token*")):
             ids = tokens_of_text(place, text, len(running.get_input_embeddings().weight))
             break
