@@ -144,7 +144,7 @@ def _loss(axis: Axes, trajectory: xr.Dataset) -> None:
     axis.axhline(guess, color=GREY, linewidth=1, zorder=0, label="uniform guess")
     axis.set(title="Loss" + (" (test dotted)" if several else ""), ylabel="cross-entropy", ylim=(0, 1.15 * guess))
     _epochs(axis, trajectory)
-    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.86), fontsize=8)
+    axis.legend(loc="best", fontsize=8)
 
 
 def _accuracy(axis: Axes, trajectory: xr.Dataset) -> None:
