@@ -165,7 +165,7 @@ def test_one_empty_parameter_refuses_nothing(tmp_path):
     assert "memory" not in tree["modules"]["module"].values
 
 
-def _alone(save: Any) -> dict[str, bool]:
+def _alone(save: Any) -> dict[str, Any]:
     """What keeps torch from looking for other processes; before 2.7 it sees by itself that there are none."""
     return {"no_dist": True} if "no_dist" in signature(save).parameters else {}
 
