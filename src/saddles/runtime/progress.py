@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 PATIENCE = 0.5
 """Seconds of silence before a bar appears: shorter work needs none."""
-BEFORE = "compiling …"
+BEFORE = "starting …"
 """What a bar says before the first unit of work is done."""
 
 
