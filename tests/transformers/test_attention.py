@@ -45,7 +45,7 @@ def test_it_is_attention_on_a_gpu(shape):
     assert max(errors(shape, torch.bfloat16, "cuda")) < 5e-3
 
 
-@pytest.mark.skipif(not attention.HAS_TRITON, reason="Triton is not installed")
+@pytest.mark.skipif(not attention.has_triton(), reason="Triton is not installed")
 def test_it_is_attention_in_tritons_interpreter():
     """In a process of its own: the interpreter is chosen when Triton is imported. It cannot multiply bfloat16."""
     code = "import torch; from tests.transformers.test_attention import SHAPES, errors\n" + (
@@ -72,9 +72,19 @@ def test_it_serves_only_what_its_kernel_can_do():
 )  # fmt: skip
 def test_the_rule_of_what_is_served(shape, dtype, serves, monkeypatch):
     """Of tensors that say they are on a GPU and hold nothing."""
-    monkeypatch.setattr(attention, "HAS_TRITON", True)
+    monkeypatch.setattr(attention, "runs_here", lambda: True)
     with FakeTensorMode():
         parts = torch.empty(shape, dtype=dtype, device="cuda")
         assert attention.serves(parts) is serves
         if serves:
             assert attention.attend(parts).shape == (1, 65, 8, 128)
+
+
+@pytest.mark.parametrize(("version", "runs"), [((7, 5), False), ((9, 0), True)])
+def test_an_older_gpu_is_not_asked_for_bfloat16(version, runs, monkeypatch):
+    """And a compiled model takes the answer as a constant, in one graph."""
+    monkeypatch.setattr(attention, "has_triton", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: version)
+    torch.compiler.reset()  # the answer of the case before is a constant of the same code
+    compiled = torch.compile(lambda x: x + attention.runs_here(), backend="eager", fullgraph=True)
+    assert float(compiled(torch.zeros(()))) == runs

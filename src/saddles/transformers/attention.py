@@ -19,7 +19,6 @@ BLOCKS = (16, 32, 64)
 """Patches of an image that one program can hold: Triton's products start at 16."""
 WIDTHS = (16, 32, 64, 128)
 """Widths of a head."""
-HAS_TRITON = find_spec("triton") is not None
 
 
 def serves(parts: Tensor) -> bool:
@@ -29,8 +28,20 @@ def serves(parts: Tensor) -> bool:
         and parts.dtype == torch.bfloat16
         and parts.shape[1] - 1 in BLOCKS
         and parts.shape[-1] in WIDTHS
-        and HAS_TRITON
+        and runs_here()
     )
+
+
+@torch.compiler.assume_constant_result
+def runs_here() -> bool:
+    """Whether Triton is installed and the GPU multiplies bfloat16, which NVIDIA's do from Ampere on."""
+    return has_triton() and torch.cuda.get_device_capability() >= (8, 0)
+
+
+@cache
+def has_triton() -> bool:
+    """Whether it is installed."""
+    return find_spec("triton") is not None
 
 
 @torch.library.custom_op("saddles::attend", mutates_args=())
