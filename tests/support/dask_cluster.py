@@ -1,4 +1,4 @@
-"""A Dask scheduler and two workers, started as a user starts them."""
+"""A Dask scheduler and two workers, started as a user starts them, and both there."""
 
 import os
 import socket
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import distributed
 
 Process = subprocess.Popen[bytes]
 
@@ -36,7 +38,10 @@ def dask_cluster(home: Path, **variables: str) -> Iterator[tuple[str, Callable[.
 
     try:
         start("scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2])
-        yield address, worker, [worker("--name", name) for name in ("one", "two")]
+        workers = [worker("--name", name) for name in ("one", "two")]
+        with distributed.Client(address, timeout=60, set_as_default=False) as client:
+            client.wait_for_workers(len(workers), timeout=120)
+        yield address, worker, workers
     finally:
         for process in processes:
             process.kill()
