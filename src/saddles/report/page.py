@@ -156,7 +156,7 @@ def _summary(sections: Sequence[Section]) -> str:
     verdicts = [claim.verdict for section in done for claim in section.claims]
     spent = sum(float(section.record["wall_time_s"]) for section in done if section.record)
     return (
-        f"{len(done)} of {len(sections)} experiments in {_duration(spent)}{missing}: "
+        f"{len(done)} of {len(sections)} experiments, {_duration(spent)} added up{missing}: "
         f"{verdicts.count('holds')} claims hold, {verdicts.count('fails')} fail, "
         f"{verdicts.count('not_evidence')} are not evidence, "
         f"{verdicts.count('not_applicable')} do not apply at this size."
