@@ -24,3 +24,13 @@ def test_shapes_that_differ_are_told():
     assert dot(np.ones(3), np.ones(3)) == 3
     with pytest.raises(TypeCheckError, match="dot"):
         dot(np.ones(3), np.ones(4))
+
+
+def test_what_triton_compiles_stays_as_it_is():
+    """It reads the source, and a function around it has another."""
+
+    def kernel(x: int) -> int:
+        return x
+
+    kernel.__module__ = "saddles.transformers.attention_kernels"
+    assert jaxtyping.jaxtyped(typechecker=checked)(kernel) is kernel

@@ -21,6 +21,8 @@ CLOSURES = 20
 """Closures over one piece of code that are checked: solvers make thousands of them."""
 CALLS = 500
 """Calls of one function whose shapes are checked: solvers make a hundred thousand."""
+COMPILED = {"saddles.transformers.attention_kernels"}
+"""Modules whose functions are never called: Triton reads their source."""
 _made: Counter[CodeType] = Counter()
 
 
@@ -31,6 +33,8 @@ def direct(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
         def decorate(thing: Any) -> Any:
             if not isinstance(thing, FunctionType):
                 return jaxtyped(typechecker=typechecker)(thing)
+            if thing.__module__ in COMPILED:
+                return thing
             if "<locals>" in thing.__qualname__:
                 _made[thing.__code__] += 1
                 if _made[thing.__code__] > CLOSURES:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import saddles.transformers.images
 from saddles.errors import MissingDataError, SaddlesError
 from saddles.transformers.feed import colours
 from saddles.transformers.files import FileFeed, load_pictures
@@ -56,6 +57,32 @@ def test_residuals_come_back_exactly_and_in_order(folder):
     assert (found.classes, found.shape) == (10, (32, 32, 3))
     few = found.first(4, None)
     assert (len(few.train), len(few.train_labels), len(few.test)) == (4, 4, 3)
+
+
+def test_cifar_is_decoded_once_and_again_when_a_file_changes(folder, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(files := saddles.transformers.images, "_residuals", spy(files._residuals, decoded))
+    for i in range(5):
+        write_npz(folder, f"cifar10_train_{i}.npz", pictures(1), [i])
+    write_npz(folder, "cifar10_test.npz", pictures(1), [7])
+    first = load_images("cifar10")
+    kept = first.train.copy()
+    first.train[:], first.train_labels[:] = 0, 9  # what one caller does to its images is its own affair
+    second = load_images("cifar10")
+    np.testing.assert_array_equal(second.train, kept)
+    assert second.train_labels.tolist() == [0, 1, 2, 3, 4]
+    assert len(decoded) == 6
+    changed = pictures(2)
+    write_npz(folder, "cifar10_train_0.npz", changed, [3, 4])
+    np.testing.assert_array_equal(load_images("cifar10").train[:2], changed)
+
+
+def spy(function, seen):
+    def spied(file):
+        seen.append(file)
+        return function(file)
+
+    return spied
 
 
 def test_mosaic_serves_where_the_npz_files_are_missing(folder):

@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,6 +40,60 @@ def test_attention_is_the_formula():
         scores = torch.softmax((x @ query[h].T) @ (x @ key[h].T).mT / math.sqrt(5), -1)
         total = total + scores @ x @ value[h].T @ output[:, h].T
     torch.testing.assert_close(layer(x), total)
+
+
+def attentions(model):
+    return [module for module in model.modules() if isinstance(module, Attention)]
+
+
+def whole_last_block(model, images):
+    """The logits, with every token computed in every block."""
+    seen = []
+    with model.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])):
+        model(images)
+    x = seen[0]
+    for block in model.blocks:
+        x = block(x)
+    return model.head(model.norm(x)[:, 0])
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("biases", [False, True])
+def test_the_last_block_computes_only_what_is_read(layers, biases):
+    """Logits and gradients are those of all tokens, and queries of other tokens are not computed."""
+    torch.manual_seed(0)
+    model = make_vit(replace(SHAPE, layers=layers)).double()
+    if biases:
+        for layer in attentions(model):
+            layer.qkv.bias = torch.nn.Parameter(torch.randn(30, dtype=torch.float64))
+    images = torch.randn(3, 3, 16, 16, dtype=torch.float64)
+    ours, whole = model(images), whole_last_block(model, images)
+    torch.testing.assert_close(ours, whole)
+    weights = [*model.parameters()]
+    for one, other in zip(*(torch.autograd.grad((f**2).sum(), weights) for f in (ours, whole)), strict=True):
+        torch.testing.assert_close(one, other)
+    assert model.blocks[-1](torch.randn(3, 5, 12, dtype=torch.float64), class_only=True).shape == (3, 1, 12)
+
+
+def test_hooks_and_adapters_see_the_last_block_whole():
+    """What looks at queries, keys and values, or is put around them, gets every token."""
+    model, images, seen = make_vit(SHAPE), torch.randn(3, 3, 16, 16), []
+    plain, last = model(images), attentions(model)[-1]
+    with last.qkv.register_forward_hook(lambda *call: seen.append(call[2].shape)):
+        torch.testing.assert_close(model(images), plain)
+    assert seen == [(3, 5, 30)]
+
+    class Adapter(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.weight = base, torch.zeros(1)  # not the weight of the product
+
+        def forward(self, x):
+            return 2 * self.base(x)
+
+    last.qkv = Adapter(last.qkv)  # type: ignore[assignment]
+    torch.testing.assert_close(model(images), whole_last_block(model, images))
+    assert not torch.allclose(model(images), plain)
 
 
 def test_recorded_spectra_are_those_of_the_products(parts):

@@ -5,7 +5,9 @@ Nothing is downloaded unless a data set is named with `hf:`, and no pickle is op
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +111,17 @@ def made(seed: int = 0, train: int = 512, test: int = 256, classes: int = 4, sid
 
 
 def _cifar(name: str) -> Images:
+    """CIFAR, decoded once: experiments ask for it in each of their parts."""
     folder = data_folder(name, INSTEAD)
+    facts = [(file, file.stat()) for pattern in ("cifar*", "cifar*/*") for file in sorted(folder.glob(pattern))]
+    kept = _decoded_cifar(name, folder, tuple((file, one.st_mtime_ns, one.st_size) for file, one in facts))
+    train, test = (kept.train.copy(), kept.train_labels.copy()), (kept.test.copy(), kept.test_labels.copy())
+    return Images(name, *train, *test, kept.classes)
+
+
+@lru_cache(maxsize=1)
+def _decoded_cifar(name: str, folder: Path, state: tuple[tuple[Path, int, int], ...]) -> Images:
+    """The images in a folder whose files, times of change and sizes are `state`."""
     tens = name == "cifar10"
     binary = folder / ("cifar-10-batches-bin" if tens else "cifar-100-binary")
     if binary.is_dir():
@@ -120,7 +132,8 @@ def _cifar(name: str) -> Images:
     if tens and (folder / "cifar10_test.npz").exists():
         parts = [folder / f"cifar10_train_{i}.npz" for i in range(5)]
         if all(part.exists() for part in parts):
-            pictures, labels = _concatenated([_residuals(part) for part in parts])
+            with ThreadPoolExecutor() as pool:
+                pictures, labels = _concatenated([*pool.map(_residuals, parts)])
         else:
             pictures, labels = _mosaic(folder)
         return Images(name, pictures, labels, *_residuals(folder / "cifar10_test.npz"), 10)

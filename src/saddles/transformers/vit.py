@@ -57,16 +57,38 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * inner, bias=False)
         self.proj = nn.Linear(inner, shape.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(sample, token, width) to the same."""
+    def forward(self, x: Tensor, class_only: bool = False) -> Tensor:
+        """(sample, token, width) to the same, or to (sample, 1, width) of the class token."""
         samples, tokens, _ = x.shape
-        parts = self.qkv(x).view(samples, tokens, 3, self.num_heads, self.head_width)
-        if attention.serves(parts):
-            mixed = attention.attend(parts)
+        if class_only:
+            query, key, value = self._asked_by_class(x)
         else:
-            query, key, value = parts.permute(2, 0, 3, 1, 4)
-            mixed = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
-        return self.proj(mixed.reshape(samples, tokens, -1))
+            parts = self.qkv(x).view(samples, tokens, 3, self.num_heads, self.head_width)
+            if attention.serves(parts):
+                return self.proj(attention.attend(parts).reshape(samples, tokens, -1))
+            query, key, value = parts.unbind(2)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        mixed = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        return self.proj(mixed.reshape(samples, mixed.shape[1], -1))
+
+    def _asked_by_class(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The class token's query, all keys and values; each (sample, token, head, width)."""
+        samples, tokens, _ = x.shape
+        if _only_multiplies(self.qkv):
+            inner = self.num_heads * self.head_width
+            weight, bias = self.qkv.weight, self.qkv.bias
+            query = functional.linear(x[:, :1], weight[:inner], None if bias is None else bias[:inner])
+            rest = functional.linear(x, weight[inner:], None if bias is None else bias[inner:])
+            query = query.view(samples, 1, self.num_heads, self.head_width)
+            key, value = rest.view(samples, tokens, 2, self.num_heads, self.head_width).unbind(2)
+            return query, key, value
+        query, key, value = self.qkv(x).view(samples, tokens, 3, self.num_heads, self.head_width).unbind(2)
+        return query[:, :1], key, value
+
+
+def _only_multiplies(layer: nn.Module) -> bool:
+    """Whether a call does nothing else: no adapter is around it, and nobody looks at what goes in and out."""
+    return type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
 class Block(nn.Module):
@@ -78,9 +100,10 @@ class Block(nn.Module):
         self.attn = Attention(shape)
         self.mlp = nn.Sequential(nn.Linear(shape.width, shape.hidden), nn.GELU(), nn.Linear(shape.hidden, shape.width))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(sample, token, width) to the same."""
-        x = x + self.attn(self.norm1(x))
+    def forward(self, x: Tensor, class_only: bool = False) -> Tensor:
+        """(sample, token, width) to the same, or to (sample, 1, width) of the class token."""
+        mixed = self.attn(self.norm1(x), class_only)
+        x = (x[:, :1] if class_only else x) + mixed
         return x + self.mlp(self.norm2(x))
 
 
@@ -107,7 +130,11 @@ class ViT(nn.Module):
         patches = patches.permute(0, 2, 4, 3, 5, 1).reshape(samples, -1, size * size * channels)
         x = self.patch_embed(patches)
         x = torch.cat([self.cls_token.expand(samples, -1, -1), x], dim=1) + self.pos_embed
-        return self.head(self.norm(self.blocks(x))[:, 0])
+        *blocks, last = self.blocks
+        for block in blocks:
+            x = block(x)
+        # Only the class token is read, so that the last block has nothing else to compute but keys and values.
+        return self.head(self.norm(last(x, class_only=True))[:, 0])
 
 
 def make_vit(shape: ViTShape, scale: float = 1.0, seed: int = 0) -> ViT:
