@@ -11,8 +11,9 @@ all of it again.
 import datetime
 import json
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,12 @@ from saddles.core.experiment import find
 from saddles.diffusion import Plan
 from saddles.diffusion.experiments import verdicts
 from saddles.measures.concept_space import exponential_tail
-from saddles.measures.lines import rank_correlation
-from saddles.networks.phases import slope_of
 from saddles.studies import order_against_sim
 from saddles.transformers.experiments.verdicts import EARLY, rising, rising_together
 from saddles.transformers.experiments.verdicts import growth as rank_growth
 
 RESULTS = Path(__file__).parent / "results"
+NETWORKS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("derive_networks.py"))))
 Derive = Callable[[xr.Dataset], dict[str, Any]]
 
 
@@ -214,76 +214,18 @@ def dense(run: xr.Dataset) -> dict[str, Any]:
     }
 
 
-def diagram(run: xr.Dataset) -> dict[str, Any]:
-    """The border e = ½ of a network's phase diagram by seed, and what lies on its sides."""
-    up, last = run["gamma_w"].values, run.isel(time=-1)
-    wide = up >= WIDE
-    border, e = run["border"].values, last["linearity"]
-    found = {
-        "slope, each seed": run["slope"],
-        "slope of rows of width d^1.5 and more, each seed": [slope_of(row[wide], up[wide]) for row in border],
-        "border at the middle row, mean": border[:, len(up) // 2].mean(),
-        "rows without a border, each seed": np.isnan(border).sum(1),
-        "distance of the border from that of linear networks, mean over rows": np.nanmean(
-            border - run["theory_border"].values
-        ),
-        "e at the largest variance: smallest and largest width, mean": e.isel(gamma_variance=-1, gamma_w=[0, -1]).mean(
-            "seed"
-        ),
-        "test accuracy: highest, lowest": [last["test_accuracy"].max(), last["test_accuracy"].min()],
-        "share of cells with a training loss above 0.9 of that of f = 0": (last["loss"] > 0.9).mean(),  # not fitted
-        "seconds": run.attrs["wall_time_s"],
-    }
-    # A row's e falls with the variance except where it has a second rise: its largest gain from a minimum on.
-    rise = (e - np.minimum.accumulate(e.transpose("seed", "gamma_w", "gamma_variance").values, -1)).max()
-    claims = find("networks/phase-diagram").claims(run, "gpu")
-    return (
-        found
-        | {"largest rise of e with the variance": rise}
-        | {one.claim: [one.value, np.nan if one.null is None else one.null] for one in claims}
-    )
-
-
-def borders(run: xr.Dataset) -> dict[str, Any]:
-    """Slopes of the border and decades of the fall, of the widest networks, by depth and seed."""
-    found: dict[str, Any] = {"seconds": run.attrs["wall_time_s"]}
-    for layers in run["layers"].values:
-        one = run.sel(layers=layers)
-        found[f"{layers} layers, slopes"] = one["slope"]
-        found[f"{layers} layers, decades of reach from 0.7 to 0.3"] = one["fall"].isel(width=-1)
-        found[f"{layers} layers, smallest e"] = one["linearity"].isel(time=-1).min()
-    return found
-
-
-def merges(run: xr.Dataset) -> dict[str, Any]:
-    """What merges keep, by the linearity of the joint change."""
-    kept, joint = run["kept"], run["joint_linearity"]
-    near = joint < 1
-    pairs = zip(kept.transpose("seed", ...).values, joint.transpose("seed", ...).values, strict=True)
-    return {
-        "seconds": run.attrs["wall_time_s"],
-        "Spearman's ρ by seed": [rank_correlation(one.ravel(), other.ravel()) for one, other in pairs],
-        "pairs, and those with e of the joint change below 1": [kept.size, near.sum()],
-        "e of those: lowest, highest": [joint.where(near).min(), joint.where(near).max()],
-        "kept of those: lowest, highest": [kept.where(near).min(), kept.where(near).max()],
-        "e of the others: lowest, highest": [joint.where(~near).min(), joint.where(~near).max()],
-        "kept of the others: lowest, highest": [kept.where(~near).min(), kept.where(~near).max()],
-        "changes, and those with e up to ½": [run["linearity"].size, (run["linearity"] <= 0.5).sum()],
-        "e of a change: lowest, highest": [run["linearity"].min(), run["linearity"].max()],
-    }
-
-
-WIDE = 1.5
-"""γ_w from which on networks count as wide in the tables of lab `networks`."""
 PHASES = {name: f"networks-phase-diagram-{name}" for name in ("linear", "relu", "tanh")}
-VIT, GPT2 = "transformers/vit-cifar10-adam", "transformers/gpt2-wikitext"
+VIT, SGD = "transformers/vit-cifar10-adam", "transformers/vit-cifar10-sgd"
+GPT2 = "transformers/gpt2-wikitext"
 SWEEP, LONG, DENSE = "diffusion-figure-6a", "diffusion-figure-6b", "diffusion-dense"
-DERIVED: dict[str, dict[str, Derive]] = {
+DERIVED: dict[str, Mapping[str, Any]] = {
     "transformers.json#h200": {"transformers-vit-cifar10-adam": growth(VIT, (1, 5, 126, 500), "paper")},
     "transformers.json#init-scale": {"transformers-vit-init-scale": growth("transformers/vit-init-scale", (100,))},
-    "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth("transformers/vit-cifar10-sgd", (1, 6, 26, 100))},
+    "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth(SGD, (1, 6, 26, 100))},
+    "transformers.json#sgd-paper": {"transformers-vit-cifar10-sgd-paper": growth(SGD, (1, 6, 26, 100, 500), "paper")},
     "transformers.json#sgd-jump": {
         "transformers-vit-cifar10-sgd": jump,
+        "transformers-vit-cifar10-sgd-paper": jump,
         "transformers-vit-cifar10-sgd-variants": jump,
     },
     "transformers.json#gpt2": {"transformers-gpt2-wikitext2": growth(GPT2, (0.034, 3))},
@@ -291,9 +233,11 @@ DERIVED: dict[str, dict[str, Derive]] = {
     "transformers.json#enwik8-tokens": {
         "transformers-gpt2-enwik8-tokens": long_growth(GPT2, (100, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 22_001))
     },
-    "networks.json#slopes-gpu": dict.fromkeys(PHASES.values(), diagram),
-    "networks.json#depth-gpu": {"networks-depth": borders},
-    "networks.json#fine-tune-gpu": {"networks-fine-tune": merges},
+    "networks.json#slopes-gpu": dict.fromkeys(PHASES.values(), NETWORKS.diagram),
+    "networks.json#depth-gpu": {"networks-depth": NETWORKS.borders},
+    "networks.json#fine-tune-gpu": {"networks-fine-tune": NETWORKS.merges},
+    "networks.json#vit-regime-gpu": {"networks-vit-regime": NETWORKS.grid},
+    "networks.json#linearised-vit-gpu": {"networks-linearised-vit": NETWORKS.parting},
     "diffusion.json#figure-6a": {SWEEP: order},
     "diffusion.json#sim": {SWEEP: against_sim},
     "diffusion.json#figure-6b": {SWEEP: memorisation, LONG: memorisation},
@@ -308,8 +252,10 @@ JUDGED = [
     *((name, "networks/phase-diagram") for name in PHASES.values()),
     ("networks-depth", "networks/depth"),
     ("networks-fine-tune", "networks/fine-tune"),
+    ("networks-vit-regime", "networks/vit-regime"),
     ("transformers-vit-cifar10-adam", VIT),
-    ("transformers-vit-cifar10-sgd", "transformers/vit-cifar10-sgd"),
+    ("transformers-vit-cifar10-sgd", SGD),
+    ("transformers-vit-cifar10-sgd-paper", SGD),
     ("transformers-vit-init-scale", "transformers/vit-init-scale"),
     ("transformers-gpt2-wikitext2", GPT2),
     ("transformers-gpt2-enwik8", GPT2),
