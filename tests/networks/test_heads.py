@@ -92,12 +92,18 @@ def test_shared_keys_keep_the_sum_over_their_group():
         outs = torch.stack([part @ value for part in out.split(4, dim=1)]) - target
         (products.square().sum() + outs.square().sum()).backward()
         optimiser.step()
-    config = {"num_attention_heads": 2, "num_key_value_heads": 1, "rope_theta": 1e4}
+    config = {"num_attention_heads": 2, "num_key_value_heads": 1}
     end = {name: value.detach() for name, value in state.items()}
     kept = networks.invariants(start, end, config)
     assert kept.sizes["head"] == 2
     assert float(kept["drift"].max()) < 0.02
-    assert not bool(kept["applies"].sel(product="KQ").any())  # Llama has rotary embeddings
+    assert bool(kept["applies"].all())
+    beside = {
+        "model.layers.0.self_attn.q_norm.weight": torch.ones(4),
+        "model.layers.0.self_attn.gate.weight": target[0],
+    }
+    broken = networks.invariants({**start, **beside}, {**end, **beside}, config)
+    assert not bool(broken["applies"].any())  # a norm between queries and keys, a gate between values and outputs
 
 
 def test_closure_is_that_of_dense_matrices():
@@ -119,6 +125,26 @@ def test_closure_is_that_of_dense_matrices():
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # √(AAᵀ), d × d
     assert float(measured["balance"]) == pytest.approx(norm(key @ key.T - root) / norm(key @ key.T), rel=1e-6)
     assert float(measured["stable_rank"]) == pytest.approx(norm(change) ** 2 / norm(change, 2) ** 2, rel=1e-9)
+
+
+def test_a_start_without_full_rank_spans_what_it_spans():
+    """W_O = 0, as some models begin, and keys of rank 1: the projections are those of the dense matrices."""
+    draw = np.random.default_rng(3)
+    start = {f"attn.{name}.weight": draw.normal(size=(4, 12)) for name in ("q_proj", "k_proj", "v_proj")}
+    start["attn.k_proj.weight"] = np.outer(draw.normal(size=4), draw.normal(size=12))
+    start["attn.o_proj.weight"] = np.zeros((12, 4))
+    end = {name: value + 0.1 * draw.normal(size=value.shape) for name, value in start.items()}
+    found = networks.closure(start, end, {"num_attention_heads": 1})["outside"]
+    sides = {"KQ": ("k_proj", "q_proj"), "VO": ("v_proj", "o_proj")}
+    for product, names in sides.items():
+        pair = [[state[f"attn.{name}.weight"] for state in (start, end)] for name in names]
+        (left_0, left), (right_0, right) = (
+            [w if name == "o_proj" else w.T for w in ws] for name, ws in zip(names, pair, strict=True)
+        )
+        change = left @ right.T - left_0 @ right_0.T
+        rest = [np.eye(12) - w @ np.linalg.pinv(w) for w in (left_0, right_0)]
+        expected = np.linalg.norm(rest[0] @ change @ rest[1]) / np.linalg.norm(change)
+        assert found.sel(product=product).item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_memory_of_the_start_lasts_under_flow_and_not_under_adam():

@@ -11,6 +11,7 @@ from saddles import networks
 from saddles.errors import SaddlesError
 from saddles.networks import differentiable
 from saddles.networks.jax_network import JaxNetwork
+from saddles.networks.torch_network import TorchNetwork
 
 
 def _mlp(parameters, inputs):
@@ -94,6 +95,33 @@ def test_blocks_do_not_change_the_numbers(monkeypatch):
     monkeypatch.setattr("saddles.networks.jax_network.JaxNetwork.push", _starved)
     with pytest.raises(SaddlesError, match="One sample alone does not fit into memory"):
         networks.linearity(_mlp, START, END, INPUTS)
+
+
+def test_blocks_of_torch_may_differ_between_start_and_end(monkeypatch):
+    module, batch = _Torch().double(), torch.tensor(np.asarray(INPUTS))
+    whole = networks.regime(module, _state(START), _state(END), batch, probes=4)
+    push, calls = TorchNetwork.push, []
+
+    def short(self, at, along, rows):
+        calls.append(len(range(*rows.indices(self.samples))))
+        if calls[-1] > 1 + len(calls) % 5:  # memory that is now there and now not
+            raise MemoryError
+        return push(self, at, along, rows)
+
+    monkeypatch.setattr(TorchNetwork, "push", short)
+    parts = networks.regime(module, _state(START), _state(END), batch, probes=4)
+    assert len(set(calls)) > 2
+    for name in whole.data_vars:
+        assert float(parts[name]) == pytest.approx(float(whole[name]), rel=1e-10), name
+
+
+def test_sums_over_outputs_are_in_double_precision(monkeypatch):
+    """10⁶ outputs of float32 around 1: a sum in float32 would be off by more, and pieces must be added up."""
+    monkeypatch.setattr("saddles.networks.torch_network.PIECE", 1000)
+    values = 1 + 0.1 * torch.rand(1000, 1003, generator=torch.Generator().manual_seed(0))
+    network = TorchNetwork.on(_Torch(), {}, torch.ones(2, 4))
+    exact = float(np.sum(network.array(values) ** 2))
+    assert network.dot(values, values) == pytest.approx(exact, rel=1e-13)
 
 
 def _starved(self, at, along, rows):

@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -213,7 +214,58 @@ def checked(model_type: str) -> dict[str, Any]:
         "positional": result["positional"].values.tolist(),
         "rotary": [blocks[layer][0].rotary for layer in blocks],
         "normalised": [blocks[layer][0].normalised for layer in blocks],
+        "pairs": [pairs_turn_together(model, blocks[layer], given) for layer in blocks],
     }
+
+
+def pairs_turn_together(model: Any, heads: list[Any], given: dict[str, Any]) -> bool | None:
+    """Whether outputs stay when a pair of columns that turns together is scaled up in a key and down in its queries.
+
+    None where the layout names no pairs, a norm lies between, or one column alone may be scaled too: then the block
+    took no part.
+    """
+    head = heads[0]
+    if not head.turned or head.normalised:
+        return None
+    first, last = (0, 1) if head.neighbours else (0, head.turned // 2)
+    whole = _outputs(model, given)
+    changes = []
+    for columns in ([first], [first, last], list(range(head.turned, head.turned + 1))):
+        _scale(model, heads, columns, 2.0)
+        changes.append(float((_outputs(model, given) - whole).norm() / whole.norm()))
+        _scale(model, heads, columns, 0.5)
+    return None if changes[0] < SAME else max(changes[1:]) < SAME
+
+
+def swapped(head: Any) -> Any:
+    """The head as if its pairs were the other ones."""
+    return replace(head, neighbours=not head.neighbours)
+
+
+SAME = 1e-5
+"""Relative difference of outputs that is rounding."""
+
+
+def _outputs(model: Any, given: dict[str, Any]) -> torch.Tensor:
+    with torch.no_grad():
+        found = model(**given)
+    return getattr(found, "last_hidden_state", found[0]).double()
+
+
+def _scale(model: Any, heads: list[Any], columns: list[int], factor: float) -> None:
+    """Columns of the first key head times a factor, those of its queries divided by it; biases too."""
+    weights = dict(model.named_parameters())
+    key = heads[0].factors["K"]
+    parts = [(key, factor)] + [(head.factors["Q"], 1 / factor) for head in heads if head.factors["K"] == key]
+    with torch.no_grad():
+        for part, scale in parts:
+            matrix = part.cut(weights[part.parameter])
+            inside = [column for column in columns if column < matrix.shape[1]]
+            matrix[:, inside] *= scale
+            bias = weights.get(part.parameter.removesuffix("weight") + "bias")
+            if bias is not None:
+                place = part.rows if part.transposed else part.columns
+                (bias if place is None else bias[place[0] : place[1]])[inside] *= scale
 
 
 def disagreements(row: dict[str, Any]) -> list[str]:
@@ -225,6 +277,8 @@ def disagreements(row: dict[str, Any]) -> list[str]:
             wrong.append(f"layer {at}: {row['detail'][at]}")
         if verdict.startswith("right") and row["positional"][at] != row["rotary"][at]:
             wrong.append(f"layer {at}: rotary is said to be {row['rotary'][at]}")
+        if row["pairs"][at] is False:
+            wrong.append(f"layer {at}: columns that are said to turn together do not")
         if verdict.startswith("right") and norm and not row["normalised"][at]:
             wrong.append(f"layer {at}: a norm of queries or keys is not mentioned")
     return wrong

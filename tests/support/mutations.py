@@ -126,8 +126,9 @@ _ROWS = (
     # networks, incontext, and training with PEFT
     ("networks/heads.py", "memory = key_0.T @ key_0 - query_0.T @ query_0", "memory = query_0.T @ query_0 - key_0.T @ key_0", "tests/networks/test_heads.py"),
     ("networks/heads.py", "\"V\": True, \"O\": False}", "\"V\": True, \"O\": True}", "tests/networks/test_heads.py"),
+    ("networks/heads.py", "half + len(half))", "2 * half + 1)", "tests/networks/test_rotary.py"),
     ("networks/theory.py", "kept = jnp.exp(-values * time)", "kept = jnp.exp(-2 * values * time)", "tests/networks/test_linearised.py"),
-    ("networks/lazy_or_active.py", "np.sum((moved - linear) ** 2)", "np.sum((moved + linear) ** 2)", "tests/networks/test_regime.py"),
+    ("networks/lazy_or_active.py", "rest = moved - linear", "rest = moved + linear", "tests/networks/test_regime.py"),
     ("incontext/task.py", "square + (square + np.trace(covariance) * covariance) / self.prompt", "square + np.trace(covariance) * covariance / self.prompt", "tests/incontext/test_simulate.py"),
     ("incontext/dormant.py", "self.logs += wait * rates", "self.logs[asleep] += wait * rates", "tests/incontext/test_dormant.py"),
     ("probe/weights/adapted.py", "lefts = [pair.scaling * _double(", "lefts = [_double(", "tests/probe/test_adapted.py"),

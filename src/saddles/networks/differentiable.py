@@ -1,7 +1,8 @@
 """What the measures need of a network, whichever library it is written in: values, and derivatives both ways.
 
-Parameters stay in the library's own form; outputs and directions in output space are NumPy arrays, one row for each
-sample. `saddles.networks.torch_network` and `saddles.networks.jax_network` are the two that there are.
+Parameters and outputs stay in the library's own form, and where they are: of a language model the outputs are the
+largest arrays that there are, and sums over them are all that a measure needs. Outputs have one row for each sample.
+`saddles.networks.torch_network` and `saddles.networks.jax_network` are the two that there are.
 """
 
 import sys
@@ -16,11 +17,15 @@ Point = Any
 """Parameters, or a direction in parameter space, as the library holds them."""
 
 
-class Pushed(NamedTuple):
-    """Outputs and their derivative along a direction, (sample, output) each."""
+Outputs = Any
+"""(sample, output), as the library holds them; differences of two can be taken."""
 
-    values: np.ndarray
-    tangent: np.ndarray
+
+class Pushed(NamedTuple):
+    """Outputs and their derivative along a direction."""
+
+    values: Outputs
+    tangent: Outputs
 
 
 @runtime_checkable
@@ -46,7 +51,7 @@ class Differentiable(Protocol):
         """Parameters out of what a user gives, checked; `name` is the argument's, for messages."""
         ...
 
-    def values(self, at: Point, rows: slice) -> np.ndarray:
+    def values(self, at: Point, rows: slice) -> Outputs:
         """f(x; θ) of some samples."""
         ...
 
@@ -55,7 +60,19 @@ class Differentiable(Protocol):
         ...
 
     def pull(self, at: Point, weights: np.ndarray, rows: slice) -> Point:
-        """Jᵀ u: one backward pass."""
+        """Jᵀ u: one backward pass; u is given on the host."""
+        ...
+
+    def joined(self, blocks: list[Outputs]) -> Outputs:
+        """The outputs of several blocks of samples."""
+        ...
+
+    def dot(self, one: Outputs, other: Outputs) -> float:
+        """The sum of products of two arrays of outputs, in double precision."""
+        ...
+
+    def array(self, values: Outputs) -> np.ndarray:
+        """Outputs on the host, in double precision."""
         ...
 
     def difference(self, end: Point, start: Point) -> Point:

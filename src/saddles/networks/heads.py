@@ -1,27 +1,30 @@
 """Attention heads at the start and at the end of a training: what gradient flow keeps, and how active a head is.
 
-A head has the products A = W_K W_Qᵀ and W_V W_Oᵀ of factors d × d_h. The measures need Gram matrices of 2 d_h columns
-at most: milliseconds for a head of 64 columns, 12 × 12 of them in seconds, and no d × d matrix is formed.
+A head has the products A = W_K W_Qᵀ and W_V W_Oᵀ of factors d × d_h. The measures need one QR of 2 d_h columns for each
+factor, and no d × d matrix is formed.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from saddles.errors import SaddlesError
-from saddles.measures.factored import change_spectrum
-from saddles.probe import find_layout
+from saddles.measures.factored import change_spectrum, spectrum
+from saddles.networks.head_weights import HeadWeights, as_array, both, opened, with_heads
 from saddles.probe.layouts.head_counts import Config
-from saddles.probe.layouts.layout import PRODUCTS, Factor, Head, Layout
+from saddles.probe.layouts.layout import PRODUCTS, Head, Layout
+
+DEPENDENT = 1e-10
+"""Relative size of what counts as 0 where columns of a factor depend on each other."""
+
+_BETWEEN = re.compile("gate|norm", re.IGNORECASE)
+"""Parameters of a block that act between values and outputs, and so break what flow keeps of them."""
 
 BIASED = {"K": True, "Q": True, "V": True, "O": False}
 """Whether the bias of a projection is a further row of its factor: what W_O adds is not part of a head's product."""
-
-KEPT = 8
-"""Tensors in memory at a time: four weights and four biases of a layer."""
 
 
 def invariants(start: object, end: object, config: Config | None = None) -> xr.Dataset:
@@ -29,25 +32,29 @@ def invariants(start: object, end: object, config: Config | None = None) -> xr.D
 
     Under any loss that sees a head through its products alone, gradient flow keeps C_KQ = W_KᵀW_K − W_QᵀW_Q and
     C_VO = W_VᵀW_V − W_OᵀW_O (d_h × d_h). With biases it keeps them with a row for the bias: b_K b_Kᵀ − b_Q b_Qᵀ and
-    b_V b_Vᵀ are added. Where queries share a key, the sum over the group is kept. Steps of finite size break it by
-    about the rate; Adam, weight decay and clipping by value break it outright.
+    b_V b_Vᵀ are added. Where queries share a key, the sum over the group is kept. A rotary embedding between keys and
+    queries leaves less of C_KQ: the trace over each pair of columns that turns together, and all of it among columns
+    that do not turn; where it is not known which columns turn, the trace of the whole is taken. Steps of finite size
+    break it by about the rate; Adam and clipping by value break it outright; weight decay λ makes C fall as e^(−2λt).
 
-    - `drift` (layer, head, product): ‖C − C₀‖/‖C₀‖, biases included;
+    - `drift` (layer, head, product): ‖C − C₀‖/‖C₀‖, biases included, of what of C is kept;
     - `drift_without_bias`: the same of the weights alone;
     - `drift_of_change`: ‖C − C₀‖ over ‖ΔG₁‖ + ‖ΔG₂‖, the changes of its two terms: 0 where it is kept, 1 where the
       terms move as if there were no law;
-    - `applies` (layer, head, product): False for keys and queries with a rotary embedding or a norm between them.
+    - `applies` (layer, head, product): False for keys and queries with a norm between them, and for values and outputs
+      with a norm or a gate between them: then there is no such law, and the numbers are those of a head without it.
 
     Args:
         start: a torch module, a state dict (name -> tensor or array), or a checkpoint as `saddles.probe.inspect` takes.
         end: the same later.
         config: what a state dict does not tell, such as {"num_attention_heads": 12}.
     """
-    layout, first, last = _both(start, end, config)
+    layout, first, last = both(start, end, config)
+    layers = layout.layers()
     rows: list[dict[str, float]] = []
     for head, product in _places(layout):
-        one, other = PRODUCTS[product]
-        early, late = (_laws(layout, head, weights, one, other) for weights in (first, last))
+        kinds = PRODUCTS[product]
+        early, late = (_laws(layers[head.layer], head, weights, kinds) for weights in (first, last))
         row = {}
         for name, at in (("drift", 0), ("drift_without_bias", 1)):
             row[name] = _ratio(
@@ -55,7 +62,8 @@ def invariants(start: object, end: object, config: Config | None = None) -> xr.D
             )
         moved = [late[0][side] - early[0][side] for side in (0, 1)]
         row["drift_of_change"] = _ratio(_norm(moved[0] - moved[1]), _norm(moved[0]) + _norm(moved[1]))
-        row["applies"] = product == "VO" or not (head.rotary or head.normalised)
+        between = any(_BETWEEN.search(name) for name in head.beside)
+        row["applies"] = not (head.normalised if product == "KQ" else between)
         rows.append(row)
     return _labelled(layout, rows)
 
@@ -69,7 +77,8 @@ def closure(start: object, end: object, config: Config | None = None) -> xr.Data
     - `balance`: ‖M − (R G_Q Rᵀ)^½‖/‖M‖, 0 where W_K W_Kᵀ = √(AAᵀ) on its span. At the start of a d × d_h Gaussian head
       it is about ½‖C‖/‖G‖.
     - `memory`: ‖M − (R (G_Q + C₀) Rᵀ)^½‖/‖M‖, 0 under gradient flow, which keeps C: what it shows is noise, finite
-      steps, Adam, decay.
+      steps, Adam, decay. (Of keys and queries with a rotary embedding or a norm between them flow does not keep all of
+      C, so there it shows that too.)
     - `linearity`: ‖ΔW_K ΔW_Qᵀ‖/‖ΔA‖, the remainder of the change beyond what is linear in the factors, exactly.
     - `outside`: ‖(I − P_K) ΔA (I − P_Q)‖/‖ΔA‖, the share of the change outside the spans of the start's factors, which
       a lazy head cannot reach.
@@ -78,7 +87,7 @@ def closure(start: object, end: object, config: Config | None = None) -> xr.Data
     `linearity`, `outside` and `stable_rank` are NaN where nothing changed. For VO read W_V and W_O in the place of W_K
     and W_Q. Biases are left out. Arguments as for `invariants`.
     """
-    layout, first, last = _both(start, end, config)
+    layout, first, last = both(start, end, config)
     rows = []
     for head, product in _places(layout):
         one, other = (head.factors[kind] for kind in PRODUCTS[product])
@@ -89,24 +98,41 @@ def closure(start: object, end: object, config: Config | None = None) -> xr.Data
 
 
 def _closure(key_0: np.ndarray, query_0: np.ndarray, key: np.ndarray, query: np.ndarray) -> dict[str, float]:
-    triangle = np.asarray(np.linalg.qr(key, mode="r"))
+    """All of it in the coordinates of one QR for each side: the triangle of [W₀, ΔW] has its norms and angles."""
+    (key_0, moved), (query_0, turned) = _in_triangle(key_0, key), _in_triangle(query_0, query)
+    key, query = key_0 + moved, query_0 + turned
+    triangle = _triangle(key)
     memory = key_0.T @ key_0 - query_0.T @ query_0
     gram, square = query.T @ query, triangle @ triangle.T
     roots = [_root(triangle @ inner @ triangle.T) for inner in (gram, gram + memory)]
     size = _norm(square)
-    moved, turned = key - key_0, query - query_0
-    # ΔA = [ΔK, K₀][Q, ΔQ]ᵀ: nothing large cancels in it.
-    change = _product_norm(np.hstack([moved, key_0]), np.hstack([query, turned]))
-    spectrum = change_spectrum(key, query, key_0, query_0)
-    beyond = _product_norm(_without(moved, key_0), _without(turned, query_0))
+    change = key @ turned.T + moved @ query_0.T  # nothing large cancels in it
+    beyond = _outside(key_0, moved) @ _outside(query_0, turned).T
     return {
         "balance": _ratio(_norm(square - roots[0]), size),
         "memory": _ratio(_norm(square - roots[1]), size),
-        "linearity": _ratio(_product_norm(moved, turned), change),
-        "outside": _ratio(beyond, change),
-        "stable_rank": _stable(spectrum),
+        "linearity": _ratio(_norm(moved @ turned.T), _norm(change)),
+        "outside": _ratio(_norm(beyond), _norm(change)),
+        "stable_rank": _stable(spectrum(change)),
         "factor_change": _ratio(np.hypot(_norm(moved), _norm(turned)), np.hypot(_norm(key_0), _norm(query_0))),
     }
+
+
+def _in_triangle(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """W₀ and ΔW as columns of the triangle of [W₀, ΔW]."""
+    whole = _triangle(np.hstack([start, end - start]))
+    return whole[:, : start.shape[1]], whole[:, start.shape[1] :]
+
+
+def _outside(start: np.ndarray, moved: np.ndarray) -> np.ndarray:
+    """(I − P) ΔW, P the projection onto the columns of the start, both as `_in_triangle` gives them."""
+    width, diagonal = start.shape[1], abs(np.diagonal(start))
+    if diagonal.min() > DEPENDENT * diagonal.max():
+        return moved[width:]  # the first rows are the span of the start
+    # Columns that depend on each other, or are all 0 as W_O is at the start of some models, span less than their rows.
+    basis, sizes, _ = np.linalg.svd(start, full_matrices=False)
+    basis = basis[:, sizes > DEPENDENT * sizes[0]]
+    return moved - basis @ (basis.T @ moved)
 
 
 def adam_start(
@@ -138,15 +164,15 @@ def adam_start(
     """
     if not rate > 0:
         raise SaddlesError.must_be("rate", "positive", rate)
-    opened = _opened(weights, config)
-    layout, slopes = _found(opened.layout), _gradients(weights, gradients)
+    now_at = opened(weights, config)
+    layout, slopes = with_heads(now_at.layout), _gradients(weights, gradients)
     rows = []
     for head, product in _places(layout):
         pair = [head.factors[kind] for kind in PRODUCTS[product]]
         missing = next((factor.parameter for factor in pair if factor.parameter not in slopes), None)
         if missing is not None:
             raise SaddlesError(f"`gradients` has no {missing}. Give a gradient of every tensor of the heads.")
-        now = [opened.cut(factor) for factor in pair]
+        now = [now_at.cut(factor) for factor in pair]
         slope = [np.asarray(factor.cut(slopes[factor.parameter])) for factor in pair]
         signs = [part / (np.abs(part) + epsilon) for part in slope]
         after = [(1 - rate * decay) * part - rate * sign for part, sign in zip(now, signs, strict=True)]
@@ -171,105 +197,47 @@ def _gradients(weights: object, gradients: object) -> dict[str, np.ndarray]:
     return {str(name): as_array(value) for name, value in gradients.items()}
 
 
-def as_array(tensor: Any) -> np.ndarray:
-    """A tensor of any library in float64."""
-    if hasattr(tensor, "detach"):  # of torch, which has types that NumPy has not
-        tensor = tensor.detach().cpu().double().numpy()
-    return np.asarray(tensor, dtype=float)
-
-
-@dataclass(frozen=True, eq=False)
-class _Weights:
-    """Tensors by name, in float64; those read last are kept, as the heads of a layer share them."""
-
-    shapes: Mapping[str, tuple[int, ...]]
-    read: Callable[[str], object]
-    layout: Layout
-    kept: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self.kept:
-            if len(self.kept) >= KEPT:
-                self.kept.clear()
-            self.kept[name] = as_array(self.read(name))
-            if not np.isfinite(self.kept[name]).all():
-                raise SaddlesError(f"{name} holds numbers that are not finite. Did the training diverge?")
-        return self.kept[name]
-
-    def cut(self, factor: Factor) -> np.ndarray:
-        """A factor of a head, d × d_h."""
-        return np.asarray(factor.cut(self[factor.parameter]), dtype=float)
-
-    def bias(self, factor: Factor) -> np.ndarray | None:
-        """The part of a projection's bias that belongs to a factor; None where there is none."""
-        name = factor.parameter.removesuffix("weight") + "bias"
-        if name not in self.shapes or factor.index is not None:
-            return None
-        part = factor.rows if factor.transposed else factor.columns
-        return self[name] if part is None else self[name][part[0] : part[1]]
-
-    def gram(self, factor: Factor, biased: bool) -> np.ndarray:
-        """WᵀW, with the bias as a further row of W."""
-        weight = self.cut(factor)
-        bias = self.bias(factor) if biased else None
-        return weight.T @ weight + (0.0 if bias is None else np.outer(bias, bias))
-
-
-def _opened(source: object, config: Config | None) -> _Weights:
-    if isinstance(source, Mapping):
-        tensors = {str(name).removeprefix("module."): value for name, value in source.items()}
-        shapes = {name: tuple(np.shape(value)) for name, value in tensors.items()}
-        return _Weights(shapes, tensors.__getitem__, find_layout(shapes, config))
-    from saddles.probe.weights.checkpoints import open_weights
-    from saddles.probe.weights.live_model import heads
-
-    weights = open_weights(source)  # pyright: ignore[reportArgumentType]  (it says what it takes)
-    if weights.model is not None:
-        return _Weights(weights.shapes, weights.read, heads(weights.model))
-    return _Weights(weights.shapes, weights.read, find_layout(weights.shapes, {**weights.config, **(config or {})}))
-
-
-def _both(start: object, end: object, config: Config | None) -> tuple[Layout, _Weights, _Weights]:
-    first, last = _opened(start, config), _opened(end, config)
-    layout = _found(first.layout if first.layout.heads else last.layout)
-    for name in layout.head_parameters():
-        one, other = first.shapes.get(name), last.shapes.get(name)
-        if one != other or one is None:
-            raise SaddlesError(
-                f"`start` and `end` must be one model at two times; {name} has the shape {one} in one and {other} "
-                "in the other."
-            )
-    return layout, first, last
-
-
-def _found(layout: Layout) -> Layout:
-    if not layout.heads:
-        why = f" ({layout.skipped[0][0]}: {layout.skipped[0][1]})" if layout.skipped else ""
-        raise SaddlesError(
-            f"No attention heads were found{why}. Give the number of heads with config={{'num_attention_heads': …}}, "
-            "or register an adapter (saddles.probe.register)."
-        )
-    if chained := next((head for head in layout.heads if head.is_chained), None):
-        raise SaddlesError(
-            f"{chained.attention} reads keys and values from a latent: its factors are products of two matrices, for "
-            "which these laws do not hold. saddles.probe.spectra measures its ranks."
-        )
-    return layout
-
-
 def _places(layout: Layout) -> list[tuple[Head, str]]:
     return [(head, product) for head in layout.heads for product in PRODUCTS]
 
 
-def _laws(layout: Layout, head: Head, weights: _Weights, one: str, other: str) -> list[tuple[np.ndarray, np.ndarray]]:
+def _laws(
+    layer: list[Head], head: Head, weights: HeadWeights, kinds: tuple[str, str]
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """The two terms of C with the bias and without it; the second is summed over heads that share the first."""
-    shared = [peer for peer in layout.layers()[head.layer] if peer.factors[one] == head.factors[one]]
+    one, other = kinds
+    shared = [peer for peer in layer if peer.factors[one] == head.factors[one]]
     laws = []
     for biased in (True, False):
         first = weights.gram(head.factors[one], biased and BIASED[one])
         second = sum((weights.gram(peer.factors[other], biased and BIASED[other]) for peer in shared), 0 * first)
-        laws.append((first, second))
+        kept = _kept_by_rotation if head.rotary and kinds == PRODUCTS["KQ"] else _all_of
+        laws.append((kept(first, head), kept(second, head)))
     return laws
+
+
+def _all_of(gram: np.ndarray, head: Head) -> np.ndarray:
+    return gram
+
+
+def _kept_by_rotation(gram: np.ndarray, head: Head) -> np.ndarray:
+    """The part of a term of C_KQ that gradient flow keeps where a rotary embedding turns keys and queries.
+
+    Scores depend on x W_K R W_Qᵀ y with rotations R of pairs of columns, each by an angle of its own. W_K → W_K B and
+    W_Q → W_Q B^(−ᵀ) leave them as they are for every B that commutes with all R: a multiple of a rotation in each pair,
+    and any matrix among the columns that do not turn. To each symmetric direction of B belongs a kept number,
+    ⟨B, C⟩: the identity of each pair, which is its trace, and everything among the rest.
+    """
+    width = len(gram)
+    if not head.turned:
+        return np.trace(gram) / width * np.eye(width)
+    half = np.arange(head.turned // 2)
+    one, other = (2 * half, 2 * half + 1) if head.neighbours else (half, half + len(half))
+    diagonal = np.diagonal(gram)
+    kept = np.zeros_like(gram)
+    kept[one, one] = kept[other, other] = (diagonal[one] + diagonal[other]) / 2
+    kept[head.turned :, head.turned :] = gram[head.turned :, head.turned :]
+    return kept
 
 
 def _norm(matrix: np.ndarray) -> float:
@@ -280,17 +248,8 @@ def _ratio(one: float, other: float) -> float:
     return float(one / other) if other > 0 else float("nan")
 
 
-def _product_norm(left: np.ndarray, right: np.ndarray) -> float:
-    """‖L Rᵀ‖_F from the triangles of both: a square root of traces of Gram matrices would lose half of the digits."""
-    first, second = (np.asarray(np.linalg.qr(side, mode="r")) for side in (left, right))
-    return _norm(first @ second.T)
-
-
-def _without(change: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """(I − P) ΔW, P the projection onto the columns of the start."""
-    basis = np.linalg.qr(start)[0]
-    rest = change - basis @ (basis.T @ change)
-    return rest - basis @ (basis.T @ rest)  # once more: the first pass leaves rounding errors of the size of the change
+def _triangle(tall: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.qr(tall, mode="r"))
 
 
 def _root(matrix: np.ndarray) -> np.ndarray:

@@ -76,6 +76,18 @@ class JaxNetwork:
         """Jᵀ u."""
         return _pull(self.function, at, jnp.asarray(weights), self._rows(rows))
 
+    def joined(self, blocks: list[np.ndarray]) -> np.ndarray:
+        """The outputs of several blocks of samples."""
+        return np.concatenate(blocks)
+
+    def dot(self, one: np.ndarray, other: np.ndarray) -> float:
+        """Σ u v in float64."""
+        return float(np.vdot(one, other))
+
+    def array(self, values: np.ndarray) -> np.ndarray:
+        """Outputs, which are on the host already: JAX has float64 on the device only where a program asks for it."""
+        return values
+
     def difference(self, end: Tree, start: Tree) -> Tree:
         """θ − θ₀."""
         if jax.tree.structure(end) != jax.tree.structure(start):

@@ -10,7 +10,8 @@ of keywords, for JAX any pytree. Modules are evaluated without dropout.
 
 Cost: linearity takes one forward pass and one Jacobian-vector product (about two forward passes); each probe of the
 kernel takes two backward passes and two such products. Memory: the parameters and three directions of their size,
-beside the activations of one block of samples; blocks are halved where memory runs out.
+beside the activations of one block of samples; blocks are halved where memory runs out. Outputs of torch modules stay
+on the module's device.
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 import xarray as xr
 
 from saddles.errors import SaddlesError
-from saddles.networks.differentiable import Differentiable, Point, in_blocks, network_of
+from saddles.networks.differentiable import Differentiable, Outputs, Point, in_blocks, network_of
 
 PROBES = 16
 """Random directions in output space from which the kernel's drift is estimated."""
@@ -56,7 +57,7 @@ def regime(f: object, start: Any, end: Any, batch: object, *, probes: int = PROB
     - `linearity_floor`: what rounding alone gives, ε‖f‖/‖Δf‖; a smaller e is not resolved.
     - `kernel_drift`: 1 − ⟨Θ, Θ₀⟩/(‖Θ‖‖Θ₀‖) of the empirical tangent kernel Θ = JJᵀ on the batch (all outputs of all
       samples). With at least as many `probes` as outputs of the batch it is exact. Otherwise ⟨Θ, Θ₀⟩ = E[(Θv)·(Θ₀v)] is
-      averaged over so many Gaussian v; `kernel_drift_error` is its standard error by the jackknife.
+      averaged over so many v with entries of ±1 at random; `kernel_drift_error` is its standard error by the jackknife.
     - `kernel_growth`: ‖Θ‖/‖Θ₀‖, from the same products.
     - `output_change`: ‖Δf‖/‖f₀‖; `parameter_change`: ‖Δθ‖/‖θ₀‖.
 
@@ -94,11 +95,13 @@ def _linearity(network: Differentiable, start: Point, end: Point, change: Point)
     def block(rows: slice) -> tuple[np.ndarray, int]:
         before, linear = network.push(start, change, rows)
         after = network.values(end, rows)
-        for name, values in (("start", before), ("end", after)):
-            if not np.isfinite(values).all():
+        size = network.dot(before, before)
+        for name, square in (("start", size), ("end", network.dot(after, after))):
+            if not np.isfinite(square):
                 raise SaddlesError(f"The network's outputs at `{name}` are not finite. Did the training diverge?")
         moved = after - before
-        return np.array([np.sum((moved - linear) ** 2), np.sum(moved**2), np.sum(before**2)]), before.size
+        rest = moved - linear
+        return np.array([network.dot(rest, rest), network.dot(moved, moved), size]), int(np.prod(before.shape))
 
     for part, count in in_blocks(network, block):
         squares, outputs = squares + part, outputs + count
@@ -119,11 +122,10 @@ def _kernel(
     width = outputs // network.samples
     products = []
     for number in range(outputs if exact else probes):
-        direction = np.zeros(outputs) if exact else draw.normal(size=outputs)
-        if exact:
-            direction[number] = 1.0
+        direction = _unit(number, outputs) if exact else _signs(draw, outputs)
         late, early = (_kernel_times(network, at, direction.reshape(-1, width)) for at in (end, start))
-        products.append([np.sum(late * early), np.sum(late**2), np.sum(early**2)])
+        pairs = ((late, early), (late, late), (early, early))
+        products.append([network.dot(one, other) for one, other in pairs])
     rows = np.array(products)
     drift = _drift(rows.sum(0))
     error = 0.0
@@ -142,9 +144,21 @@ def _drift(sums: np.ndarray) -> float:
     return 1.0 - float(sums[0]) / size if size > 0 else float("nan")
 
 
-def _kernel_times(network: Differentiable, at: Point, direction: np.ndarray) -> np.ndarray:
+def _unit(number: int, size: int) -> np.ndarray:
+    direction = np.zeros(size, dtype=np.int8)
+    direction[number] = 1
+    return direction
+
+
+def _signs(draw: np.random.Generator, size: int) -> np.ndarray:
+    """±1 at random, a byte each: E[vvᵀ] = I as for Gaussian numbers, with a smaller spread and at a bit for each."""
+    bits = np.unpackbits(np.frombuffer(draw.bytes((size + 7) // 8), dtype=np.uint8), count=size)
+    return 2 * bits.astype(np.int8) - 1
+
+
+def _kernel_times(network: Differentiable, at: Point, direction: np.ndarray) -> Outputs:
     """Θv = J(Jᵀv), blocks of samples one after the other both ways."""
     gradient = None
     for part in in_blocks(network, lambda rows: network.pull(at, direction[rows], rows)):
         gradient = part if gradient is None else network.plus(gradient, part, 1.0)
-    return np.concatenate(list(in_blocks(network, lambda rows: network.push(at, gradient, rows).tangent)))
+    return network.joined(list(in_blocks(network, lambda rows: network.push(at, gradient, rows).tangent)))

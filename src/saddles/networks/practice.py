@@ -1,5 +1,7 @@
 """Lazy or active, for two checkpoints of a language model and a file of text: what `saddles regime` computes."""
 
+import contextlib
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,12 +69,24 @@ def _model(weights: Weights) -> nn.Module:
             with torch.device("meta"):  # first without memory: the config may describe something far larger
                 empty = AutoModelForCausalLM.from_config(config)
             _check_fits(empty, weights)
-            model = AutoModelForCausalLM.from_config(config)
+            with _not_drawn():
+                model = AutoModelForCausalLM.from_config(config)
+            model.tie_weights()
     except Exception as error:  # of settings that make no sense, transformers raises anything
         raise SaddlesError(
             f"{weights.place} is not a language model that transformers can build ({first_line(error)})."
         ) from error
     return model.float().eval().to(device())
+
+
+def _not_drawn() -> contextlib.AbstractContextManager[object]:
+    """Leave the weights of a model as memory has them: they are never used, and drawing them can take minutes."""
+    for place in ("initialization", "modeling_utils"):  # of transformers 5 and 4
+        try:
+            return importlib.import_module(f"transformers.{place}").no_init_weights()
+        except (ImportError, AttributeError):
+            continue
+    return contextlib.nullcontext()
 
 
 def _check_fits(model: nn.Module, weights: Weights) -> None:
@@ -136,10 +150,13 @@ def verdict(whole: xr.Dataset) -> str:
 
 def rows_of(whole: xr.Dataset, heads: xr.Dataset) -> list[tuple[str, str, str]]:
     """Name, number and meaning, for a table."""
-    kernel = [("kernel drift", _pm(whole), "0: the tangent kernel is the one of the start")] * ("kernel_drift" in whole)
+    kernel = []
+    if "kernel_drift" in whole:
+        kernel = [("kernel drift", _pm(whole), "0: the tangent kernel is the one of the start")]
     medians: Mapping[str, float] = {
         str(name): float(heads[name].median()) for name in heads.data_vars if name != "applies"
     }
+    drift = float(heads["drift"].where(heads["applies"]).median())  # of heads that have such a law
     return [
         ("linearity e", f"{float(whole['linearity']):.3g}", "0: lazy; about 1: active (not bounded)"),
         *kernel,
@@ -147,7 +164,7 @@ def rows_of(whole: xr.Dataset, heads: xr.Dataset) -> list[tuple[str, str, str]]:
         ("change of the weights", f"{float(whole['parameter_change']):.3g}", "relative to the weights of the base"),
         ("linearity of heads", f"{medians['linearity']:.3g}", "median: quadratic share of each head's change"),
         ("outside the spans", f"{medians['outside']:.3g}", "median: share that a lazy head cannot reach"),
-        ("drift of invariants", f"{medians['drift']:.3g}", "median: 0 under gradient flow; Adam and decay break it"),
+        ("drift of invariants", f"{drift:.3g}", "median: 0 under gradient flow; Adam and decay break it"),
         ("balance of heads", f"{medians['balance']:.3g}", "median: 0 where keys and queries have equal Gram matrices"),
     ]
 

@@ -118,13 +118,18 @@ def _array(targets: Any) -> np.ndarray:
 
 
 def _all(network: Differentiable, at: Point) -> np.ndarray:
-    return np.concatenate(list(in_blocks(network, lambda rows: network.values(at, rows))))
+    return np.concatenate(list(in_blocks(network, lambda rows: network.array(network.values(at, rows)))))
 
 
 def _push(network: Differentiable, at: Point, along: Point | None) -> np.ndarray:
     if along is None:
         return _all(network, at)
-    return np.concatenate(list(in_blocks(network, lambda rows: np.add(*network.push(at, along, rows)))))
+
+    def moved(rows: slice) -> np.ndarray:
+        values, tangent = network.push(at, along, rows)
+        return network.array(values) + network.array(tangent)
+
+    return np.concatenate(list(in_blocks(network, moved)))
 
 
 def _pull(network: Differentiable, at: Point, weights: np.ndarray) -> Point:

@@ -23,6 +23,9 @@ State = dict[str, Tensor]
 Inputs = tuple[tuple[Tensor, ...], dict[str, Tensor]]
 """What the module is called with."""
 
+PIECE = 1 << 24
+"""Outputs that are in double precision at a time, 128 MiB of them."""
+
 
 @dataclass(frozen=True, eq=False)
 class TorchNetwork:
@@ -96,27 +99,42 @@ class TorchNetwork:
             )
         return result.reshape(len(result), -1)
 
-    def values(self, at: State, rows: slice) -> np.ndarray:
+    def values(self, at: State, rows: slice) -> Tensor:
         """f(x; θ) of some samples."""
         with _evaluating(self.module), torch.no_grad():
-            return _array(self._call(at, rows))
+            return self._call(at, rows)
 
     def push(self, at: State, along: State, rows: slice) -> Pushed:
         """f(x; θ) and J(x; θ) v."""
         with _evaluating(self.module), forward_mode():
             found = torch.func.jvp(lambda state: self._call(state, rows), (at,), (along,))
-        return Pushed(_array(found[0]), _array(found[1]))
+        return Pushed(found[0].detach(), found[1].detach())
 
     def pull(self, at: State, weights: np.ndarray, rows: slice) -> State:
         """Jᵀ u."""
         with _evaluating(self.module):
-            leaves = {name: tensor.requires_grad_() for name, tensor in _copies(at).items()}
+            leaves = {name: tensor.detach().requires_grad_() for name, tensor in at.items()}
             output = self._call(leaves, rows)
-            seed = torch.as_tensor(weights, dtype=output.dtype, device=output.device).reshape(output.shape)
+            # Turned into the outputs' type there: what travels is one byte for each output.
+            seed = torch.as_tensor(weights).to(output.device).to(output.dtype).reshape(output.shape)
             parts = torch.autograd.grad(output, list(leaves.values()), seed, allow_unused=True)
         return {
             name: torch.zeros_like(at[name]) if part is None else part for name, part in zip(leaves, parts, strict=True)
         }
+
+    def joined(self, blocks: list[Tensor]) -> Tensor:
+        """The outputs of several blocks of samples."""
+        return torch.cat(blocks)
+
+    def dot(self, one: Tensor, other: Tensor) -> float:
+        """Σ u v in float64, where the outputs are; in float32 on Apple's GPUs, which have nothing wider."""
+        wide = torch.float32 if one.device.type == "mps" else torch.float64
+        pieces = zip(one.reshape(-1).split(PIECE), other.reshape(-1).split(PIECE), strict=True)
+        return float(torch.stack([first.to(wide) @ second.to(wide) for first, second in pieces]).sum())
+
+    def array(self, values: Tensor) -> np.ndarray:
+        """Outputs on the host, in float64."""
+        return values.detach().to("cpu", torch.float64).numpy()
 
     def difference(self, end: State, start: State) -> State:
         """θ − θ₀."""
@@ -129,10 +147,6 @@ class TorchNetwork:
     def norm(self, along: State) -> float:
         """‖v‖."""
         return float(torch.stack([part.double().square().sum() for part in along.values()]).sum().sqrt())
-
-
-def _copies(state: State) -> State:
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
 def _inputs(batch: object, device: torch.device) -> Inputs:
@@ -149,10 +163,6 @@ def _inputs(batch: object, device: torch.device) -> Inputs:
         raise SaddlesError("`batch` holds numbers that are not finite. Leave those samples out.")
     placed = [one.to(device) for one in tensors]
     return tuple(placed[: len(words)]), dict(zip(named, placed[len(words) :], strict=True))
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().to("cpu", torch.float64).numpy()
 
 
 @contextlib.contextmanager

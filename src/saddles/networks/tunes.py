@@ -70,7 +70,8 @@ class Tunes:
     def missed(self, end: State, half: State, batch: Tensor) -> float:
         """How far half a change is from half of the effect, relative to that half."""
         network = network_of(self.model, self.start, batch)
-        first, last, middle = (network.values(state, slice(None)) for state in (self.start, end, half))
+        states = (self.start, end, half)
+        first, last, middle = (network.array(network.values(state, slice(None))) for state in states)
         effect = (last - first) / 2
         return float(np.linalg.norm(middle - first - effect) / np.linalg.norm(effect))
 

@@ -5,7 +5,7 @@ what a live model really does.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from saddles.probe.layouts.adapters import Attention, Shapes
 from saddles.probe.layouts.head_counts import COUNT_NAMES, Config, parts_of
@@ -15,6 +15,32 @@ _ROTARY_TYPES = ("roformer", "codegen", "gptj", "esm", "modernbert")
 """Families with a rotary embedding that their configuration does not name."""
 _ROTARY_IF_SLIDING = ("cohere2", "afmoe", "exaone4", "exaone_moe", "beam", "flint", "kolibri", "muse_spark")
 """Families whose layers of global attention have no positions at all."""
+_HALVES = {
+    *(
+        "arcee",
+        "aria_text",
+        "bitnet",
+        "cwm",
+        "eurobert",
+        "falcon",
+        "gemma",
+        "gemma2",
+        "glm4_moe",
+        "gpt_neox",
+        "gpt_oss",
+    ),
+    *("granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "gte", "jais2", "llama", "minimax"),
+    *("ministral", "ministral3", "mistral", "mixtral", "mllama_text_model", "modernbert", "modernbert-decoder"),
+    *("nemotron", "nomic_bert", "olmo", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text"),
+    *("qwen2_5_vl", "qwen2_5_vl_text", "seed_oss", "smollm3", "solar_open", "starcoder2", "vaultgemma"),
+}
+"""Families whose rotary embedding turns column i with column i + r/2 of the r that it turns."""
+_NEIGHBOURS = {
+    *("codegen", "cohere", "cohere2", "cohere2_moe", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "glm46v", "glm4v"),
+    *("glm4v_text", "glm_ocr", "glm_ocr_text", "gptj", "helium", "openai_privacy_filter", "roformer"),
+}
+"""Families that turn column 2i with column 2i + 1. Both lists were seen in models (`tests/support/every_family.py`):
+scaling a pair of keys up and of queries down must leave the outputs as they are."""
 _CROSS = re.compile("cross_?attn|cross_?attention|encoder_attn|EncDecAttention", re.IGNORECASE)
 _NORM_FLAGS = ("use_qk_norm", "qk_layernorm", "qk_norm", "use_qk_layernorm")
 _NORM_TYPES = ("nanochat", "muse_spark", "muse_glimmer")
@@ -55,6 +81,39 @@ def is_rotary(config: Config, block: str = "") -> bool:
         if any(name in part for name in COUNT_NAMES):  # this part describes the block, and names no rotary embedding
             return False
     return False
+
+
+def turned_columns(config: Config, block: str, width: int) -> tuple[int, bool]:
+    """How many columns of a head a rotary embedding turns, and whether pairs are neighbours; 0 where it is not known.
+
+    Args:
+        width: columns of a head.
+    """
+    for part in parts_of(block, config):
+        kind = str(part.get("model_type", ""))
+        if kind in _HALVES or kind in _NEIGHBOURS:
+            turned = _rotary_width(part, block, width)
+            return (turned, kind in _NEIGHBOURS) if 0 < turned <= width and turned % 2 == 0 else (0, False)
+        if any(name in part for name in COUNT_NAMES):  # this part describes the block, and its family is not listed
+            return 0, False
+    return 0, False
+
+
+def _rotary_width(part: Config, block: str, width: int) -> int:
+    places = part.get("rope_parameters")
+    ropes = places if isinstance(places, Mapping) else {}
+    types = part.get("layer_types")
+    number = re.search(r"\.(\d+)\.", f".{block}.")
+    if isinstance(types, list) and number and int(number.group(1)) < len(types):
+        own = ropes.get(types[int(number.group(1))])  # layers of each kind may have settings of their own
+        ropes = own if isinstance(own, Mapping) else ropes
+    for where in (ropes, part):
+        for name in ("partial_rotary_factor", "rotary_pct"):
+            share = where.get(name)
+            if isinstance(share, int | float):
+                return int(width * share)
+    fixed = part.get("rotary_dim")
+    return fixed if isinstance(fixed, int) else width
 
 
 def is_normalised(block: Attention, shapes: Shapes, config: Config, norms: Collection[str]) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from saddles.probe.layouts.adapters import Attention, Refused, Shapes, adapters
-from saddles.probe.layouts.between import beside, is_normalised, is_rotary, mixed
+from saddles.probe.layouts.between import beside, is_normalised, is_rotary, mixed, turned_columns
 from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import Head, Layout, Module, factor_names, natural_order
 
@@ -41,8 +41,10 @@ def find_layout(
         chained = any(factor.through for factor in block.heads[0].values())
         rotary, rest = is_rotary(config or {}, block.name) and not chained, beside(block, shapes)
         normalised = is_normalised(block, shapes, config or {}, norms)
+        key = block.heads[0]["K"]
+        turned = turned_columns(config or {}, block.name, key.shape(shapes[key.parameter])[1]) if rotary else (0, False)
         for head, factors in enumerate(block.heads):
-            heads.append(Head(layer, head, factors, block.name, block.family, rotary, normalised, rest))
+            heads.append(Head(layer, head, factors, block.name, block.family, rotary, normalised, rest, *turned))
     turned = _conv1d(blocks, shapes)
     modules = tuple(
         Module(name, (shape[-2], shape[-1]), name in turned, expert=expert)

@@ -90,6 +90,8 @@ class Head:
         rotary: a rotary embedding acts between W_Q and W_K; the product is the one at offset 0.
         normalised: a norm of queries and keys acts between them; it is not part of the product.
         beside: further parameters of the block, such as gates; what they do is not part of the products either.
+        turned: how many columns, from the first, a rotary embedding turns; 0 where that is not known.
+        neighbours: the two columns that turn together are next to each other, not half of `turned` apart.
     """
 
     layer: int
@@ -100,6 +102,8 @@ class Head:
     rotary: bool = False
     normalised: bool = False
     beside: tuple[str, ...] = ()
+    turned: int = 0
+    neighbours: bool = False
 
     def parameters(self) -> set[str]:
         """The names of the tensors that hold it."""
