@@ -113,6 +113,17 @@ def compared(value: float, relation: Relation, threshold: float) -> str:
     return own if _passes(value, relation, threshold) else other
 
 
+def null_in_words(claim: Claim, digits: int = 4) -> str:
+    """The null as a number, "not finite", or nothing where the claim has none.
+
+    A file keeps an infinite null and one that is NaN alike. A claim that holds has the infinite one (the null gets
+    nowhere), for `check` takes NaN for no evidence.
+    """
+    if claim.null is None:
+        return ""
+    return f"{claim.null:.{digits}g}" if np.isfinite(claim.null) else "not finite"
+
+
 def as_row(claim: Claim) -> dict[str, object]:
     """A claim as `claims.json` has it: without the keys `null` and `against` where there are none."""
     empty = {"null": None, "against": ""}
