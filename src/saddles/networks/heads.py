@@ -218,18 +218,14 @@ def _laws(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The two terms of C with the bias and without it; the second is summed over heads that share the first."""
     one, other = kinds
+    turned = head.rotary and kinds == PRODUCTS["KQ"]
     shared = [peer for peer in layer if peer.factors[one] == head.factors[one]]
     laws = []
     for biased in (True, False):
         first = weights.gram(head.factors[one], biased and BIASED[one])
         second = sum((weights.gram(peer.factors[other], biased and BIASED[other]) for peer in shared), 0 * first)
-        kept = _kept_by_rotation if head.rotary and kinds == PRODUCTS["KQ"] else _all_of
-        laws.append((kept(first, head), kept(second, head)))
+        laws.append((_kept_by_rotation(first, head), _kept_by_rotation(second, head)) if turned else (first, second))
     return laws
-
-
-def _all_of(gram: np.ndarray, head: Head) -> np.ndarray:
-    return gram
 
 
 def _kept_by_rotation(gram: np.ndarray, head: Head) -> np.ndarray:
