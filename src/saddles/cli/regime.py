@@ -47,5 +47,5 @@ def regime(
         write_json(out_ / "regime.json", {**known, **whole.attrs})
         if heads.data_vars:
             heads.to_dataframe().to_csv(out_ / "heads.csv")
-            figures.networks.regime(heads).savefig(out_ / "regime.png")
+            figures.regime.of_heads(heads, whole).savefig(out_ / "regime.png", dpi=150)
         say(f"{out_}/")
