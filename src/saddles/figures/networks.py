@@ -221,7 +221,7 @@ def depth(trajectory: xr.Dataset) -> Figure:
     """e over the reach, over σ²w relative to two layers' scale, and the border by width, for each depth."""
     last = trajectory["linearity"].isel(time=-1).transpose("layers", "seed", "width", "reach")
     reach, widths = last["reach"].values, last["width"].values
-    highest = 1.0
+    highest, seen = 1.0, [1.0]
     with look():
         figure, (axes,) = sheet(1, 3, 14, 4.6)
         for number, layers in enumerate(last["layers"].values):
@@ -230,7 +230,9 @@ def depth(trajectory: xr.Dataset) -> Figure:
             _seeds(axes[0], 10**reach, widest, colour, words)
             _seeds(axes[1], 10 ** (2 / layers * reach), widest, colour, words)
             border = 10 ** (2 / layers * trajectory["border"].sel(layers=layers).transpose("seed", "width").values)
-            _seeds(axes[2], widths, border / border[:, -1:], colour, words)
+            lengths = border / border[:, -1:]
+            _seeds(axes[2], widths, lengths, colour, words)
+            seen += list(lengths[np.isfinite(lengths)])
             highest = max(highest, float(np.nanmax(widest)))
         for axis, label, title in (
             (axes[0], r"$(\sigma^2w)^{L/2}/s$", "e over the reach, by depth"),
@@ -242,8 +244,9 @@ def depth(trajectory: xr.Dataset) -> Figure:
         axes[2].axhline(1, **THEORY, label="where σ²w alone decides")
         axes[2].set(xscale="log", yscale="log", xlabel="width w", ylabel="σ²w at e = ½, over the widest's",
                     title="The border by width")  # fmt: skip
-        low, high = axes[2].get_ylim()
-        axes[2].set(ylim=(min(0.2, low), max(5, high)))
+        # There may be no border to set the limits.
+        axes[2].set(xlim=(0.92 * widths[0], 1.08 * widths[-1]))
+        axes[2].set(ylim=(min(0.2, 0.9 * min(seen)), max(5.0, 1.1 * max(seen))))
         _plain_log(axes[2].xaxis, widths)
         axes[2].set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
         axes[2].yaxis.set_minor_formatter(NullFormatter())

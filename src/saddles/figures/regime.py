@@ -25,11 +25,12 @@ def of_heads(heads: xr.Dataset, whole: xr.Dataset | None = None) -> Figure:
         ("outside", "Outside the start's spans", "share of the head's change"),
         ("drift", "Drift of the invariant", "‖C − C₀‖ / ‖C₀‖; 0 under gradient flow"),
     ]
-    lawful = heads["applies"].astype(bool) if "applies" in heads else xr.ones_like(heads["drift"], dtype=bool)
+    lawful = xr.ones_like(heads["drift"], dtype=bool) & heads.get("applies", True)
     shown = heads.assign(drift=heads["drift"].where(lawful))
     layers, places = heads["layer"].values, heads["head"].values
     with look():
         figure, axes = sheet(2, 3, 12, 6.8, sharex=True, sharey=True)
+        figure.set_layout_engine("constrained", w_pad=0.1)  # between a bar's label and the next map
         for column, (name, title, unit) in zip(axes.T, panels, strict=True):
             top = float(shown[name].max())
             drawn = None
@@ -64,7 +65,7 @@ def _sentence(whole: xr.Dataset) -> str:
     e = float(whole["linearity"])
     if np.isnan(e):
         return "The outputs did not change, so that e is undefined"
-    words = f"e = {e:.3g} of the change of the outputs is beyond the linear part (0: lazy, about 1: active)"
+    words = f"e = {e:.3g}, share of the outputs' change beyond the linear part (0: lazy, about 1: active)"
     if "kernel_drift" in whole:
         error = float(whole["kernel_drift_error"]) if "kernel_drift_error" in whole else float("nan")
         words += f"; kernel drift {float(whole['kernel_drift']):.3g}" + (f" ± {error:.1g}" if error > 0 else "")
