@@ -230,3 +230,94 @@ def test_heads_that_are_not_there_are_told():
         probe.record(torch.nn.Linear(3, 3), measures=[networks.LiveHeads()]).__enter__()
     with pytest.raises(SaddlesError, match="No attention head"):
         probe.record(torch.nn.Linear(3, 3))
+
+
+def merged(model):
+    """The weights that a model with an adapter computes with, in double precision."""
+    return copy.deepcopy(model).double().merge_and_unload()
+
+
+@pytest.mark.parametrize("kind", ["LoRA", "rsLoRA", "DoRA"])
+def test_heads_of_a_model_that_peft_trains_are_those_of_its_merged_weights(kind):
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    more = {"use_rslora": kind == "rsLoRA", "use_dora": kind == "DoRA", "target_modules": ["q_proj", "v_proj"]}
+    model = peft.get_peft_model(small_models.llama(), peft.LoraConfig(r=3, **more))
+    with torch.no_grad():
+        for name, part in model.named_parameters():
+            if "lora_B" in name:
+                part.normal_()
+    early = merged(model)
+    optimiser = torch.optim.SGD([part for part in model.parameters() if part.requires_grad], 0.5)
+    measures = [networks.LiveHeads(), networks.LiveRegime({"input_ids": WORDS})]
+    with probe.record(model, 2, measures=measures) as run:
+        for _ in range(2):
+            model(input_ids=WORDS, labels=WORDS).loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            run.step()
+    late, heads = merged(model), run.result["heads"].to_dataset()
+    closed = networks.closure(early, late)
+    assert float(closed["factor_change"].min()) > 1e-3
+    for name in ("balance", "memory", "linearity", "outside"):
+        np.testing.assert_allclose(heads[name][-1], closed[name], rtol=1e-6, atol=1e-9, err_msg=name)
+    assert np.isnan(heads["drift"]).all()
+    assert float(run.result["measures"].to_dataset()["linearity"][-1]) > 0
+    numbers = dict(run.drain_metrics())[2]
+    assert numbers["saddles/KQ/balance"] == pytest.approx(float(np.median(closed["balance"][..., 0])))
+    assert "saddles/KQ/drift" not in numbers
+
+
+def test_drifts_of_a_product_that_the_adapter_leaves_alone_are_there():
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(small_models.llama(), peft.LoraConfig(r=3, target_modules=["v_proj"]))
+    start = {name: part.detach().clone() for name, part in model.named_parameters()}
+    name = "base_model.model.model.layers.1.self_attn.q_proj.weight"
+    dict(model.named_parameters())[name].data *= 1.5
+    found = networks.LiveHeads()(model, start)
+    assert np.isnan(found["drift"][..., 1]).all()
+    assert (found["drift"][0, :, 0] == 0).all()
+    assert (found["drift"][1, :, 0] > 0.1).all()
+
+
+def test_heads_that_an_adapter_of_a_model_without_configuration_changes():
+    """Only the module of torch knows its number of heads."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = peft.get_peft_model(torch.nn.Sequential(layer), peft.LoraConfig(r=2, target_modules=["linear1"]))
+    start = {name: part.detach().clone() for name, part in model.named_parameters()}
+    found = networks.LiveHeads()(model, start)
+    assert found["balance"].shape == (1, 4, 2)
+    np.testing.assert_allclose(found["balance"], networks.closure(layer, layer)["balance"], rtol=1e-6)
+    plain = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    without = peft.get_peft_model(plain, peft.LoraConfig(r=2, target_modules=["0"]))
+    with pytest.raises(SaddlesError, match=r"No attention heads were found beside the adapter \(.*Leave LiveHeads out"):
+        networks.LiveHeads()(without, dict(without.named_parameters()))
+
+
+def with_bare_norms():
+    """A Llama that has norms without parameters between keys and queries, which its tensors do not show."""
+    model = small_models.llama()
+    for layer in model.model.layers:
+        layer.self_attn.q_norm = torch.nn.Sequential()
+    return model
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("make", [small_models.qwen3, with_bare_norms])
+def test_drifts_are_nan_where_gradient_flow_keeps_nothing(make, adapted):
+    """Norms stand between keys and queries, and nothing between values and outputs."""
+    model = make()
+    if adapted:
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(r=3, target_modules=["up_proj"]))
+    start = {name: part.detach().clone() for name, part in model.named_parameters()}
+    with torch.no_grad():
+        for part in model.parameters():
+            part *= 1.1
+    found = networks.LiveHeads()(model, start)
+    for name in ("drift", "drift_of_change"):
+        assert np.isnan(found[name][..., 0]).all()
+        assert np.isfinite(found[name][..., 1]).all()
+    assert np.isfinite(found["balance"]).all()
