@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small_trainings import Words, hugging_face, lightning_fit
 
 import saddles
 from saddles import probe
 from saddles.core.status import Ending, Status, status_of
 from saddles.errors import SaddlesError
+from saddles.probe.recording.callback import RecordingCallback
 
 LightningSaddles: Any = probe.LightningSaddles
 SaddlesCallback: Any = probe.SaddlesCallback
@@ -150,3 +152,31 @@ def test_lightning_that_fails_keeps_its_rows(tmp_path):
         fitted(tmp_path, 10, callback)
     assert callback.result["heads"]["step"].values.tolist() == [2, 4]
     assert status_of(saddles.load(tmp_path / "r")) == Status(Ending.FAILED, "RuntimeError")
+
+
+def of_heads(model, start):
+    """An array (layer, head, product) and a number: without the first head, and without a value for VO."""
+    array = np.arange(16.0).reshape(2, 4, 2)
+    array[0, 0], array[..., 1] = np.nan, np.nan
+    return {"spread": array, "size": 3.0}
+
+
+def test_measures_are_logged_of_heads_their_median(tmp_path):
+    trainer, _ = trained(tmp_path / "one", 4, SaddlesCallback(every=4, measures=[of_heads]))
+    (row,) = [row for row in trainer.state.log_history if NAMES[0] in row]
+    assert (row["saddles/KQ/spread"], row["saddles/size"]) == (8.0, 3.0)
+    assert "saddles/VO/spread" not in row
+    assert scalars(tmp_path / "one", "train/saddles/KQ/spread") == {4: 8.0}
+    fitted(tmp_path / "two", 4, LightningSaddles(every=4, measures=[of_heads]))
+    assert scalars(tmp_path / "two" / "board", "saddles/KQ/spread") == {4: 8.0}
+
+
+def test_the_last_line_of_a_network_without_heads(tmp_path, capsys):
+    callback = RecordingCallback(every=1, modules=True)
+    for out, words in ((tmp_path / "r", f", the recording is in {tmp_path / 'r'}"), (None, "")):
+        callback.begin(torch.nn.Linear(3, 2), out, 0)
+        assert callback.run is not None
+        callback.run.step()
+        callback.finish()
+        assert capsys.readouterr().err == f"saddles: 1 measurements{words}.\n"
+        assert callback.result["modules"].sizes["module"] == 1

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from saddles.errors import SaddlesError
+from saddles.errors import SaddlesError, first_line, shown
 from saddles.networks.differentiable import Pushed
 
 Tree = Any
@@ -20,38 +20,43 @@ Tree = Any
 NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 """How a program spells floating-point types."""
 
+Function = Callable[[Tree, Tree], Array]
+"""(parameters, batch) -> outputs, one row for each sample."""
+
 
 @dataclass(frozen=True, eq=False)
 class JaxNetwork:
     """A function of parameters and a batch, both pytrees; the first axis of every array of the batch is the sample."""
 
-    function: Callable[[Tree, Tree], Array]
+    function: Function
     batch: Tree
     samples: int
     memory_errors: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 
     @classmethod
-    def on(cls, function: Callable[[Tree, Tree], Array], start: Tree, batch: Tree) -> "JaxNetwork":
+    def on(cls, function: Function, start: Tree, batch: Tree) -> "JaxNetwork":
         """The function on a batch."""
         arrays = jax.tree.leaves(batch)
+        _need_numbers(arrays)
         counts = {np.shape(one)[0] if np.ndim(one) else 0 for one in arrays}
         if len(counts) != 1 or counts == {0}:
             raise SaddlesError(f"`batch` must hold at least one sample, as many in each array; got {sorted(counts)}.")
         if not all(np.isfinite(np.asarray(one)).all() for one in arrays):
             raise SaddlesError("`batch` holds numbers that are not finite. Leave those samples out.")
-        return cls(function, batch, counts.pop())
+        _floating("start", start)
+        function, batch, samples = _hashable(function), jax.tree.map(jnp.asarray, batch), counts.pop()
+        _need_outputs(function, start, batch, samples)
+        return cls(function, batch, samples)
 
     def parameters(self, state: Tree, name: str) -> Tree:
         """A pytree of finite floating-point arrays."""
-        leaves = jax.tree.leaves(state)
-        if not leaves or not all(jnp.issubdtype(jnp.result_type(one), jnp.floating) for one in leaves):
-            raise SaddlesError.must_be(name, "a pytree of floating-point arrays", state)
-        if not all(np.isfinite(np.asarray(one)).all() for one in leaves):
+        _floating(name, state)
+        if not all(np.isfinite(np.asarray(one)).all() for one in jax.tree.leaves(state)):
             raise SaddlesError(f"`{name}` holds numbers that are not finite. Did the training diverge?")
         return jax.tree.map(jnp.asarray, state)
 
     def _rows(self, rows: slice) -> Tree:
-        return jax.tree.map(lambda one: jnp.asarray(one)[rows], self.batch)
+        return jax.tree.map(lambda one: one[rows], self.batch)
 
     def values(self, at: Tree, rows: slice) -> np.ndarray:
         """f(x; θ) of some samples."""
@@ -118,27 +123,112 @@ class JaxNetwork:
         return float(np.sqrt(sum(float(np.sum(np.asarray(part, dtype=float) ** 2)) for part in jax.tree.leaves(along))))
 
 
-def _flat(function: Callable[[Tree, Tree], Array], batch: Tree, at: Tree) -> Array:
-    values = function(at, batch)
-    count = jnp.shape(jax.tree.leaves(batch)[0])[0]
-    if jnp.ndim(values) == 0 or jnp.shape(values)[0] != count:
-        raise SaddlesError(
-            f"The network must return an array with one row per sample; got the shape {jnp.shape(values)}."
+@dataclass(frozen=True, eq=False)
+class _ByIdentity:
+    """A callable that cannot be hashed, as jax.jit needs it: the same while it has the same attributes."""
+
+    function: Function
+    parts: tuple[object, ...]
+
+    def __call__(self, at: Tree, batch: Tree) -> Array:
+        return self.function(at, batch)
+
+    def __hash__(self) -> int:
+        return id(self.function)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _ByIdentity) or other.function is not self.function:
+            return False
+        # Attributes of arrays have no plain `==`, so that they too are compared by identity.
+        return [*map(id, self.parts)] == [*map(id, other.parts)]
+
+
+def _hashable(function: Function) -> Function:
+    try:
+        hash(function)
+    except TypeError:
+        # Without attributes that can be looked at it is new each time, and compiled anew.
+        return _ByIdentity(function, tuple(getattr(function, "__dict__", {"": object()}).values()))
+    return function
+
+
+def _need_numbers(arrays: list[object]) -> None:
+    """Refuse a batch in which something is no array of numbers."""
+    for one in arrays:
+        try:
+            numbers = np.asarray(one).dtype.kind not in "OSU"
+        except Exception:  # of whatever library it is
+            numbers = False
+        if not numbers:
+            raise SaddlesError.must_be("batch", "a pytree of arrays of numbers", one)
+
+
+def _floating(name: str, state: Tree) -> set[np.dtype]:
+    """The types of numbers in a pytree of parameters."""
+    kinds = set()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        where, kind = f"{name}{jax.tree_util.keystr(path)}", _kind(leaf)
+        if kind is None or not jnp.issubdtype(kind, jnp.floating):
+            got = shown(leaf) if kind is None else str(kind)
+            raise SaddlesError(f"`{name}` must be a pytree of floating-point arrays; `{where}` is {got}.{_hint(leaf)}")
+        kinds.add(kind)
+    if not kinds:
+        raise SaddlesError.must_be(name, "a pytree of floating-point arrays", state)
+    return kinds
+
+
+def _kind(leaf: object) -> np.dtype | None:
+    try:
+        return jnp.result_type(leaf)
+    except TypeError:
+        return None
+
+
+def _hint(leaf: object) -> str:
+    if type(leaf).__module__.partition(".")[0] == "torch":
+        return " For tensors of torch, `f` must be the torch.nn.Module itself."
+    if callable(leaf):
+        return (
+            " Split a module of Equinox, parameters, rest = eqx.partition(module, eqx.is_inexact_array), and join "
+            "both inside f by eqx.combine."
         )
-    return jnp.reshape(values, (count, -1))
+    return ""
+
+
+def _need_outputs(function: Function, at: Tree, batch: Tree, samples: int) -> None:
+    """Refuse a function that returns no outputs; JAX traces it once, and computes nothing."""
+    try:
+        values = jax.eval_shape(function, at, batch)
+    except SaddlesError:
+        raise
+    except Exception as error:  # a user's own function may raise anything
+        raise SaddlesError(
+            f"`f` fails when JAX calls it with (parameters, batch) ({type(error).__name__}: {first_line(error)})."
+        ) from error
+    if not isinstance(values, jax.ShapeDtypeStruct) or values.shape[:1] != (samples,):
+        got = f"the shape {values.shape}" if isinstance(values, jax.ShapeDtypeStruct) else f"a {type(values).__name__}"
+        raise SaddlesError(f"The network must return an array with one row per sample; got {got}.")
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        parts = " Return real and imaginary parts side by side." if values.dtype.kind == "c" else ""
+        raise SaddlesError(f"The network must return real floating-point numbers; got {values.dtype}.{parts}")
+
+
+def _flat(function: Function, batch: Tree, at: Tree) -> Array:
+    values = function(at, batch)
+    return jnp.reshape(values, (len(values), -1))
 
 
 @partial(jax.jit, static_argnums=0)
-def _values(function: Callable[[Tree, Tree], Array], at: Tree, batch: Tree) -> Array:
+def _values(function: Function, at: Tree, batch: Tree) -> Array:
     return _flat(function, batch, at)
 
 
 @partial(jax.jit, static_argnums=0)
-def _push(function: Callable[[Tree, Tree], Array], at: Tree, along: Tree, batch: Tree) -> tuple[Array, Array]:
+def _push(function: Function, at: Tree, along: Tree, batch: Tree) -> tuple[Array, Array]:
     return jax.jvp(partial(_flat, function, batch), (at,), (along,))
 
 
 @partial(jax.jit, static_argnums=0)
-def _pull(function: Callable[[Tree, Tree], Array], at: Tree, weights: Array, batch: Tree) -> Tree:
+def _pull(function: Function, at: Tree, weights: Array, batch: Tree) -> Tree:
     values, pulled = jax.vjp(partial(_flat, function, batch), at)
     return pulled(jnp.reshape(weights, values.shape).astype(values.dtype))[0]

@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.networks.heads import closure, invariants
 from saddles.networks.lazy_or_active import regime
+from saddles.probe.layouts.layout import PRODUCTS, Layout
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from saddles.probe.weights.adapted import Adapted
 
 OF_HEADS = ("drift", "drift_of_change", "balance", "memory", "linearity", "outside")
 """Of `invariants` and `closure`; the recorder has the ranks itself."""
@@ -55,12 +59,47 @@ class LiveRegime:
 @arguments_explained
 @dataclass(frozen=True)
 class LiveHeads:
-    """Drift of the invariants, balance, memory, linearity and share outside the spans of every head."""
+    """Drift of the invariants, balance, memory, linearity and share outside the spans of every head.
+
+    Drifts are NaN where gradient flow keeps no such thing (see `applies` of `saddles.networks.invariants`). Of a model
+    that PEFT trains, the weights that it computes with are measured, W₀ + s·BA; gradient flow of the factors B and A
+    does not keep the invariants of a product that they change, so drifts are NaN there too.
+    """
 
     def __call__(self, model: "nn.Module", start: "Mapping[str, Tensor]") -> dict[str, np.ndarray]:
         """Arrays (layer, head, product); see `invariants` and `closure`."""
-        from saddles.probe.weights.live_model import configuration  # loads torch
+        from saddles.probe.weights.adapted import find_adapted  # loads torch
+        from saddles.probe.weights.live_model import configuration, parameters
 
-        told = configuration(model)
-        found = {**invariants(start, model, told).data_vars, **closure(start, model, told).data_vars}
+        told, adapted = configuration(model), find_adapted(model)
+        if adapted is None:
+            laws, closed = invariants(start, model, told), closure(start, model, told)
+        else:
+            early, late = adapted.state(start), adapted.state(parameters(model))
+            told = _with_count(told, adapted.layout)
+            laws, closed = invariants(early, late, told), closure(early, late, told)
+            laws["applies"] = laws["applies"] & _kept(laws["applies"], adapted)
+        found = {**laws.where(laws["applies"]).data_vars, **closed.data_vars}
         return {name: found[name].values for name in OF_HEADS}
+
+
+def _with_count(told: dict[str, object], layout: Layout) -> dict[str, object]:
+    """A configuration that states the number of heads, which modules may know alone; refused where there are none."""
+    if not layout.heads:
+        name, why = layout.skipped[-1] if layout.skipped else ("the model", "no parameter looks like attention")
+        raise SaddlesError(f"No attention heads were found beside the adapter ({name}: {why}). Leave LiveHeads out.")
+    counts = {len(heads) for heads in layout.layers().values()}
+    return {"num_attention_heads": max(counts), **told} if len(counts) == 1 else told
+
+
+def _kept(like: xr.DataArray, adapted: "Adapted") -> xr.DataArray:
+    """Where gradient flow keeps the invariants of a model with an adapter: of products that it does not change."""
+    kept = xr.ones_like(like)
+    changed = {module.weight for module in adapted.modules}
+    for head in adapted.layout.heads:
+        for product, kinds in PRODUCTS.items():
+            names = {link.parameter for kind in kinds for link in head.factors[kind].links}
+            # A norm without parameters is not seen in a state dict.
+            if names & changed or (product == "KQ" and head.normalised):
+                kept.loc[{"layer": head.layer, "head": head.head, "product": product}] = False
+    return kept

@@ -89,7 +89,8 @@ def measure(
 
 def measure_row(layout: Layout, now: Read, start: Read, *, modules: bool, mapping: Map = map) -> Row:
     """Arrays `heads/…` and, where wanted, `modules/…` of one measurement."""
-    row = {f"heads/{name}": values for name, values in measure_heads(layout, now, start, mapping).items()}
+    heads = measure_heads(layout, now, start, mapping) if layout.heads else {}
+    row = {f"heads/{name}": values for name, values in heads.items()}
     if modules:
         row |= {f"modules/{name}": values for name, values in measure_modules(layout, now, start).items()}
     return row
@@ -313,7 +314,7 @@ def _heads_dataset(
         return (*before, *HEAD_AXES, "index")[: array.ndim]
 
     variables = {name: (dims(array, "time"), array) for name, array in columns.items()}
-    width = columns["singular_value"].shape[-1] if columns else None
+    width = columns["singular_value"].shape[-1] if "singular_value" in columns else None
     # A change has up to 2 d_h singular values and a product d_h: they share the axis `index`, padded with NaN.
     for name, array in initial.items():
         if name == "singular_value" and width is not None and array.shape[-1] < width:

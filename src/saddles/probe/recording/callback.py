@@ -11,7 +11,7 @@ import xarray as xr
 
 from saddles.errors import SaddlesError
 from saddles.probe.recording.journal import Journal
-from saddles.probe.recording.measures import Measure
+from saddles.probe.recording.measures import Measure, check_measures
 from saddles.probe.recording.recorder import Recorder, record
 from saddles.probe.weights.live_model import Reference
 
@@ -25,7 +25,8 @@ class RecordingCallback:
         modules: measure the plain matrices too.
         reference: the model at the start, or its state dict, where that is not the model as training begins.
         log: whether headline ranks are logged.
-        measures: numbers of the whole model, as for `saddles.probe.record`; they are logged too.
+        measures: numbers of the whole model, as for `saddles.probe.record`; they are logged too, of arrays of heads the
+            median by product.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class RecordingCallback:
         measures: Sequence[Measure] = (),
     ) -> None:
         self.every, self.out, self.modules, self.reference, self.log = every, out, modules, reference, log
-        self.measures = measures
+        self.measures = check_measures(measures)
         self.run: Recorder | None = None
 
     @property
@@ -58,13 +59,15 @@ class RecordingCallback:
 
     def _sentence(self, tree: xr.DataTree) -> str:
         heads = tree["heads"].to_dataset()
+        out = self.run.out if self.run is not None else None
+        if "stable_rank" not in heads:  # a model without heads
+            return f"{heads.sizes['time']} measurements{f', the recording is in {out}' if out else ''}."
         last, start = heads["stable_rank"].isel(time=-1), heads["initial_stable_rank"]
         seen = ", ".join(
             f"Δ{product} {float(last.sel(product=product).mean()):.1f} "
             f"(initial product {float(start.sel(product=product).mean()):.1f})"
             for product in heads["product"].values
         )
-        out = self.run.out if self.run is not None else None
         where = f"the recording is in {out}; `saddles report {out}` shows it" if out else "result.plot() shows it"
         return f"{heads.sizes['time']} measurements, {where}; mean stable rank at the end: {seen}."
 

@@ -29,7 +29,8 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
         modules: measure the plain matrices too.
         reference: the model at the start, or its state dict, where that is not the model as training begins.
         log: whether headline ranks are logged.
-        measures: numbers of the whole model, as for `saddles.probe.record`; they are logged too.
+        measures: numbers of the whole model, as for `saddles.probe.record`; they are logged too, of arrays of heads the
+            median by product.
     """
 
     _trainer: Trainer | None = None

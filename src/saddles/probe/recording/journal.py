@@ -70,8 +70,8 @@ class Journal:
 
         with explained(self.folder, "Choose another out="):
             (self.folder / "rows").mkdir(parents=True, exist_ok=True)
-            for name, tensors in (("reference", reference), ("start", start)):
-                if tensors:
+            for name, tensors in (("reference", reference), ("start", start or None)):
+                if tensors is not None:  # the reference is empty where measures alone are recorded
                     with new_file(self.folder / f"{name}.safetensors") as stream:
                         save_file(dict(tensors), stream.name)
             write_row(self.folder / "initial.npz", initial)
@@ -151,7 +151,7 @@ class Journal:
         stored = self.folder / "trajectory.zarr"
         return stored.is_dir() and status_of(load(stored)).ok
 
-    def begin_again(self, starts_there: "Callable[[Mapping[str, Tensor]], bool]") -> None:
+    def begin_again(self, starts_there: Callable[[], bool]) -> None:
         """Make room for a training that starts at step 0; one that may be another training's is refused.
 
         Args:
@@ -159,7 +159,7 @@ class Journal:
         """
         # A recording without rows was begun and died before the first one: it is begun again.
         last = max(self.steps(), default=0)
-        if last and (self.ended_well() or not starts_there(self.reference())):
+        if last and (self.ended_well() or not starts_there()):
             raise SaddlesError(
                 f"{self.folder} holds a recording up to step {last}, and training starts at step 0. Recordings are "
                 "never overwritten: pass step= to resume it, or another out=."
@@ -170,7 +170,8 @@ class Journal:
     def resume(self, step: int, layout: Layout, now: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
         """Go back to a step, and return the weights at the start; another model's recording is refused."""
         reference = self.reference()
-        if self.layout().heads != layout.heads or set(reference) != set(now):
+        stored = self.layout()
+        if (stored.heads or stored.modules) != (layout.heads or layout.modules) or set(reference) != set(now):
             raise SaddlesError(
                 f"{self.folder} holds a recording of another model or of other matrices. Choose another out=."
             )
@@ -242,7 +243,7 @@ def _check(row: Row, layout: Layout, file: Path) -> None:
     with _damage_told(file, "Remove it, and its step is missing"):
         blocks = layout.layers()
         axes = {
-            "heads": (len(blocks), max(map(len, blocks.values())), len(PRODUCTS)),
+            "heads": (len(blocks), max(map(len, blocks.values()), default=0), len(PRODUCTS)),
             "modules": (len(layout.modules),),
             "measures": (),
         }

@@ -23,7 +23,8 @@ class LightningSaddles(RecordingCallback, Callback):
         modules: measure the plain matrices too.
         reference: the module at the start, or its state dict, where that is not the module as training begins.
         log: whether headline ranks are logged.
-        measures: numbers of the whole model, as for `saddles.probe.record`; they are logged too.
+        measures: numbers of the whole model, as for `saddles.probe.record`; they are logged too, of arrays of heads the
+            median by product.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -12,7 +12,7 @@ Measures run in the thread of training, between two steps, because only one thre
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -21,10 +21,10 @@ from torch import Tensor
 
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import PRODUCTS, Layout
-from saddles.probe.measuring import Row
+from saddles.probe.measuring import Metrics, Row
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.rows import Rows, in_words
-from saddles.probe.weights.live_model import Reference, is_sharded, parameters, part_of, unwrapped
+from saddles.probe.weights.live_model import Reference, is_sharded, parameters, part_of, same_weights, unwrapped
 
 OF_HEADS = ("singular_value", "noise_floor", "stable_rank", "effective_rank", "frobenius_norm")
 """Beginnings of names that the recorder has for heads already; `energy_rank_90` and so on begin with another."""
@@ -59,6 +59,7 @@ class Measures:
     def __init__(self, model: torch.nn.Module, given: Sequence[Measure], layout: Layout) -> None:
         self.seconds = 0.0
         self._given, self._model = tuple(given), unwrapped(model)
+        self._known: list[Row] = []  # what each gave at the start, as NaN
         blocks = layout.layers()
         self._heads = (len(blocks), max(map(len, blocks.values()), default=0), len(PRODUCTS))
         self.start: dict[str, Tensor] = {}
@@ -84,26 +85,44 @@ class Measures:
         self.take()
         self.seconds = 0.0
 
+    def starts_at(self, journal: Journal, reference: Reference | None) -> bool:
+        """Whether the start is that of an earlier recording."""
+        now, then = parameters(self._model), journal.start()
+        return set(then) == set(now) and same_weights(then, part_of(now if reference is None else reference, now))
+
     def take(self) -> Row:
-        """All numbers now, `measures/…`, and arrays of heads, `heads/…`."""
-        began = time.perf_counter()
+        """All numbers now, `measures/…`, and arrays of heads, `heads/…`; the first measure that fails is told."""
         row: Row = {}
+        self._known = []
         for one in self._given:
-            for name, value in _called(one, self._model, self.start).items():
-                key, array = self._labelled(one, name, value)
-                if key in row:
-                    raise SaddlesError(f"Two measures give `{name}`. Leave one of them out.")
-                row[key] = array
-        self.seconds += time.perf_counter() - began
+            found = self._taken(one, row)
+            self._known.append({name: np.full_like(array, np.nan) for name, array in found.items()})
+            row |= found
         return row
 
     def take_at(self, step: int, rows: Rows) -> Row:
-        """All numbers now; where that fails the recording has a gap, and training goes on."""
+        """All numbers now; those of a measure that fails are NaN, the recording has a gap, and training goes on."""
+        row: Row = {}
+        for one, missing in zip(self._given, self._known, strict=True):
+            try:
+                row |= missing | self._taken(one, row)
+            except Exception as error:
+                row |= missing
+                rows.add_gap(step, in_words(error))
+        return row
+
+    def _taken(self, measure: Measure, beside: Row) -> Row:
+        """The numbers of one measure; refused where another one has given the same."""
+        began = time.perf_counter()
         try:
-            return self.take()
-        except Exception as error:
-            rows.add_gap(step, in_words(error))
-            return {}
+            found = _called(measure, self._model, self.start)
+        finally:
+            self.seconds += time.perf_counter() - began
+        row = dict(self._labelled(measure, name, value) for name, value in found.items())
+        for key in row:
+            if key in beside:
+                raise SaddlesError(f"Two measures give `{key.partition('/')[2]}`. Leave one of them out.")
+        return row
 
     def _labelled(self, measure: Measure, name: str, value: object) -> tuple[str, np.ndarray]:
         tensor = value.detach().cpu() if isinstance(value, Tensor) else value
@@ -122,6 +141,29 @@ class Measures:
         if name.startswith((*OF_HEADS, "energy_rank")):
             raise SaddlesError(f"The measure {_word(measure)} gives `{name}`, which is recorded already. Rename it.")
         return f"heads/{name}", array
+
+
+def check_measures(given: object) -> tuple[Measure, ...]:
+    """What was given as `measures`; refused where it is no list of them."""
+    what = "a list of objects that are called with (model, start)"
+    if not isinstance(given, Iterable):
+        raise SaddlesError.must_be("measures", what, given, "Put it into a list")
+    listed = tuple(given)
+    if wrong := [one for one in listed if isinstance(one, type) or not callable(one)]:
+        hint = f"Write {wrong[0].__name__}(…)" if isinstance(wrong[0], type) else ""
+        raise SaddlesError.must_be("measures", what, wrong[0], hint)
+    return listed
+
+
+def medians(row: Row) -> Metrics:
+    """Of arrays of heads, the median over the heads that have a number, by product; left out where none has."""
+    metrics: Metrics = {}
+    for key, array in row.items():
+        for at, product in enumerate(PRODUCTS if key.startswith("heads/") else ()):
+            values = array[..., at][np.isfinite(array[..., at])]
+            if values.size:
+                metrics[f"saddles/{product}/{key.partition('/')[2]}"] = float(np.median(values))
+    return metrics
 
 
 def _called(measure: Measure, model: torch.nn.Module, start: Mapping[str, Tensor]) -> Mapping[str, object]:

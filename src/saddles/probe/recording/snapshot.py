@@ -99,7 +99,7 @@ def buffers_for(places: Sequence[Place], *, shared: bool = False, pinned: bool =
 
 def size_of(places: Sequence[Place]) -> int:
     """Bytes of a block; at least one, since nothing cannot be mapped."""
-    return max(1, places[-1].start + places[-1].size)
+    return max([1, *(place.start + place.size for place in places)])
 
 
 def views(places: Sequence[Place], block: Tensor) -> dict[str, Tensor]:

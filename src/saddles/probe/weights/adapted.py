@@ -21,7 +21,14 @@ from saddles.measures.factored import product_spectrum, rank_measures
 from saddles.probe.layouts.find_heads import find_layout
 from saddles.probe.layouts.layout import Layout, Module, natural_order
 from saddles.probe.measuring import Map, Row, measure_heads, pad
-from saddles.probe.weights.live_model import configuration, full_shape, module_counts, parameters, plain_name
+from saddles.probe.weights.live_model import (
+    bare_norms,
+    configuration,
+    full_shape,
+    module_counts,
+    parameters,
+    plain_name,
+)
 
 USED = "energy_rank_99"
 """The used rank: how many singular values carry 99 % of ‖ΔW‖². Rounding and noise fill all ranks that were given."""
@@ -99,6 +106,18 @@ class AdaptedModule:
 
 
 @dataclass(frozen=True, eq=False)
+class Whole:
+    """A weight that the model computes with, made each time it is asked for."""
+
+    shape: tuple[int, ...]
+    make: Callable[[], Tensor]
+
+    def detach(self) -> Tensor:
+        """Its numbers."""
+        return self.make()
+
+
+@dataclass(frozen=True, eq=False)
 class Adapted:
     """A model with low-rank factors.
 
@@ -141,6 +160,20 @@ class Adapted:
         adapted = {module.weight: module for module in self.modules}
         return lambda name: adapted[name].whole(tensors) if name in adapted else self.plain[name]()
 
+    def state(self, tensors: Tensors) -> dict[str, Tensor | Whole]:
+        """A state dict of the model without its adapter, with the weights that it computes with.
+
+        Args:
+            tensors: all parameters by name, now or at the start; packed weights, which are frozen, are read now.
+        """
+        state: dict[str, Tensor | Whole] = {
+            _plain(name): tensor
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point() and not _ADAPTER.search(name)
+        }
+        state |= {name: Whole(tuple(read().shape), read) for name, read in self.plain.items() if name not in state}
+        return state | {one.weight: Whole(one.shape(tensors), partial(one.whole, tensors)) for one in self.modules}
+
 
 def find_adapted(model: torch.nn.Module) -> Adapted | None:
     """What PEFT trains of a model; None where it trains nothing."""
@@ -155,7 +188,8 @@ def find_adapted(model: torch.nn.Module) -> Adapted | None:
     counts = {_plain(f"{name}.").rstrip("."): count for name, count in module_counts(model).items()}
     unread = [module.weight for module in modules if module.base() is None]
     unread += [name for name, base in packed.items() if name not in unread and _frozen(base) is None]
-    layout = find_layout({} if unread else shapes, configuration(model), counts)
+    norms = [_plain(f"{name}.").rstrip(".") for name in bare_norms(model)]
+    layout = find_layout({} if unread else shapes, configuration(model), counts, norms)
     given = tuple(Module(m.weight, m.shape(live), m.turned, m.rank(live)) for m in modules)
     skipped = layout.skipped + tuple((name, _UNREAD) for name in unread)
     adapted = {module.weight for module in modules}
