@@ -153,6 +153,9 @@ def test_a_drift_that_no_law_forbids_is_not_drawn():
     assert "e = 0.31" in words
     assert "kernel drift 0.12 ± 0.01" in words
     assert "no invariant" in words
+    assert "rounding" not in words
+    noisy = figures.regime.of_heads(heads, whole.assign(linearity_floor=0.2))
+    assert "rounding alone gives 0.2" in " ".join(_words(noisy))
 
 
 def test_a_share_far_away_is_marked_and_flattens_nothing():

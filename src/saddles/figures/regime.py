@@ -66,6 +66,9 @@ def _sentence(whole: xr.Dataset) -> str:
     if np.isnan(e):
         return "The outputs did not change, so that e is undefined"
     words = f"e = {e:.3g}, share of the outputs' change beyond the linear part (0: lazy, about 1: active)"
+    floor = float(whole.get("linearity_floor", 0.0))
+    if floor > 0.05 * e:  # not far below what is measured
+        words += f"; rounding alone gives {floor:.1g}"
     if "kernel_drift" in whole:
         error = float(whole["kernel_drift_error"]) if "kernel_drift_error" in whole else float("nan")
         words += f"; kernel drift {float(whole['kernel_drift']):.3g}" + (f" ± {error:.1g}" if error > 0 else "")
