@@ -353,6 +353,9 @@ def counts(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
         "attention that is refused with a reason": sum(why != "no attention" for why in refused),
         "no attention": sum(why == "no attention" for why in refused),
         "skipped": sum("skipped" in row for row in every),
+        "pairs of columns that turn together are those of the model": sum(
+            True in row.get("pairs", []) for row in every
+        ),
     }
 
 
