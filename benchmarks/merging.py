@@ -1,7 +1,8 @@
 """Whether linearity tells which merges of two fine-tunes work.
 
     python -m benchmarks.merging TOKENS FOLDER OUT.json [--device cuda] [--small]       # of benchmarks.finetunes
-    python -m benchmarks.merging --figure FIGURE.png OUT.json
+    python -m benchmarks.merging --figure FIGURE.png OUT.json [OUT.json of a second base]
+    python -m benchmarks.merging --figure FIGURE.png docs/results/networks.json     # the figure of the page
 
 θ₀ + a Δ_python + b Δ_shakespeare. One pair on a grid of scales (a, b); pairs of several learning rates and lengths at
 (1, 1) and at the best common scale. For each the loss on both held-out texts, and e of `saddles.networks.linearity` on
@@ -12,18 +13,20 @@ gains, Σ (base − merged) / Σ (base − tuned), the sums over the two texts.
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.finetunes import LARGE, RATES, SMALL, Scale, measured, text_feed
 from saddles import networks
-from saddles.figures.style import COLOURS, look, sheet
+from saddles.figures.style import COLOURS, INK, look, sheet
 
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 COMMON = (0.3, 0.5, 0.7, 0.85)
@@ -121,15 +124,32 @@ def run(tokens: Path, folder: Path, out: Path, scale: Scale, device: str) -> Non
     print("grid", time.perf_counter() - began, flush=True)
 
 
-def draw(found: Mapping[str, Any], place: Path) -> None:
-    """Losses and e over the scales of one pair; what merges keep against e over all pairs."""
-    grid = {(row["python"], row["shakespeare"]): row for row in found["grid"]}
+def stored(file: Path) -> list[dict[str, Any]]:
+    """What was found with each base: one of a file of `run`, all of the record in docs/results/networks.json."""
+    whole = json.loads(file.read_text())
+    if "records" not in whole:
+        return [whole]
+    found = []
+    for base in ("first base", "second base"):
+        values = whole["records"]["merging"]["values"][base]
+        rows = {name.partition(":")[0].partition(" ")[0]: row for name, row in values.items()}
+        pairs = [dict(zip(("rate", "steps", "kept", "kept_best"), row[:4], strict=True)) | {"e_joint": row[7]}
+                 for row in rows["pairs"]]  # fmt: skip
+        grid = [{"python": a, "shakespeare": b, "losses": losses, "e": e} for a, b, *losses, e in rows["grid"]]
+        found.append({"pairs": dict(enumerate(pairs)), "grid": grid})
+    return found
+
+
+def draw(found: Sequence[Mapping[str, Any]], place: Path) -> None:
+    """Losses and e over the scales of one pair of the first base; what merges keep against e over all pairs."""
+    grid = {(row["python"], row["shakespeare"]): row for row in found[0]["grid"]}
+    of_first = ", first base" if len(found) > 1 else ""
     panels = {
-        "mean loss of both texts": lambda row: float(np.mean(row["losses"])),
-        "linearity e of the joint change": lambda row: row["e"],
+        f"Mean loss of both texts{of_first}": lambda row: float(np.mean(row["losses"])),
+        f"e of the joint change{of_first}": lambda row: row["e"],
     }
     with look():
-        figure, (axes,) = sheet(1, 3, 14, 4.4)
+        figure, (axes,) = sheet(1, 3, 14, 5.2)
         for axis, (title, value) in zip(axes[:2], panels.items(), strict=True):
             table = np.array([[value(grid[a, b]) for b in SCALES] for a in SCALES])
             axis.imshow(table, origin="lower", cmap="viridis" if "loss" in title else "magma", aspect="auto")
@@ -140,17 +160,31 @@ def draw(found: Mapping[str, Any], place: Path) -> None:
             axis.set(xticks=range(len(SCALES)), xticklabels=SCALES, yticks=range(len(SCALES)), yticklabels=SCALES)
             axis.set(xlabel="share of the change to Shakespeare", ylabel="share of the change to Python", title=title)
             axis.grid(visible=False)
-        for place_, rate in enumerate(sorted({row["rate"] for row in found["pairs"].values()})):
-            rows = [row for row in found["pairs"].values() if row["rate"] == rate]
-            for key, marker, words in (("kept", "o", "added"), ("kept_best", "^", "best scale")):
-                axes[2].plot([row["e_joint"] for row in rows], [row[key] for row in rows], marker, ms=7,
-                             color=COLOURS[place_], label=f"rate {rate:g}, {words}")  # fmt: skip
+        for number, base in enumerate(found):
+            _merges(axes[2], base["pairs"].values(), filled=number == 0)
         axes[2].set(
-            xlabel="e of the joint change", ylabel="share of both gains that is kept", title="Which merges work"
-        )
-        axes[2].set_ylim(0.3, 0.95)
-        axes[2].legend(fontsize=8, loc="lower left")
+            xlabel="e of the joint change, 0: linear", ylabel="share of both gains that is kept",
+            title="What merges keep", ylim=(0.3, 0.95),
+        )  # fmt: skip
+        colours = [("o", colour, colour, f"rate {np.format_float_positional(rate, trim='-')}") for colour, rate in
+                   zip(COLOURS, sorted({row["rate"] for row in found[0]["pairs"].values()}), strict=False)]  # fmt: skip
+        marks = [("o", INK, INK, "added"), ("^", INK, INK, "best common scale")]
+        bases = [("s", INK, INK, "first base"), ("s", "none", INK, "second base")][
+            : len(found) if len(found) > 1 else 0
+        ]
+        handles = [Line2D([], [], marker=mark, color=edge, markerfacecolor=face, linestyle="", label=words)
+                   for mark, face, edge, words in (*colours, *marks, *bases)]  # fmt: skip
+        axes[2].legend(handles=handles, fontsize=8, loc="lower left", ncols=2)
     figure.savefig(place, dpi=150)
+
+
+def _merges(axis: Axes, rows: Iterable[Mapping[str, Any]], *, filled: bool) -> None:
+    rows = list(rows)
+    for colour, rate in zip(COLOURS, sorted({row["rate"] for row in rows}), strict=False):
+        some = [row for row in rows if row["rate"] == rate]
+        for key, marker in (("kept", "o"), ("kept_best", "^")):
+            axis.plot([row["e_joint"] for row in some], [row[key] for row in some], marker, ms=7, color=colour,
+                      markerfacecolor=colour if filled else "none")  # fmt: skip
 
 
 def main(full: bool = False) -> None:
@@ -164,10 +198,10 @@ def command() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--figure", type=Path, default=None, help="only draw OUT.json")
+    parser.add_argument("--figure", type=Path, default=None, help="only draw OUT.json, one for each base")
     given = parser.parse_args()
     if given.figure is not None:
-        draw(json.loads(given.out.read_text()), given.figure)
+        draw([base for file in (*given.folders, given.out) for base in stored(file)], given.figure)
     else:
         tokens, folder = given.folders
         run(tokens, folder, given.out, SMALL if given.small else LARGE, given.device)

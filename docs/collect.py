@@ -2,8 +2,9 @@
 
     python docs/collect.py runs docs/results/claims.json
 
-`saddles reproduce` makes the runs. Experiments without a run in the folder keep the record that the file has; those
-that have neither were skipped for want of data, and are listed with their data sets.
+`saddles reproduce` makes the runs. Experiments without a run in the folder keep the record that the file has, and the
+file its machine: a record from another one names its own. Experiments that have neither were skipped for want of data,
+and are listed with their data sets.
 """
 
 import datetime
@@ -33,6 +34,9 @@ def collect(root: Path, before: dict[str, Any]) -> dict[str, Any]:
         run = json.loads(file.read_text("utf-8"))
         if run["status"] == "finished":
             runs[run["experiment"]] = (run, json.loads((file.parent / "claims.json").read_text("utf-8")), file)
+    first = next(iter(runs.values()))[0]
+    kept = any("claims" in row and name not in runs for name, row in before.get("records", {}).items())
+    common = before if kept else first
     records: dict[str, Any] = {}
     for name, row in registry().items():
         if name not in runs and "claims" in before.get("records", {}).get(name, {}):
@@ -44,17 +48,17 @@ def collect(root: Path, before: dict[str, Any]) -> dict[str, Any]:
         run, claims, file = runs[name]
         day = datetime.date.fromtimestamp(file.stat().st_mtime).isoformat()
         facts = {key: run[key] for key in ("title", "paper", "size", "seed", "wall_time_s")}
-        records[name] = facts | {"date": day, "claims": claims}
+        other = {} if run["machine"] == common["machine"] else {"machine": run["machine"]}
+        records[name] = facts | other | {"date": day, "claims": claims}
     done = [record for record in records.values() if "claims" in record]
     verdicts = [claim["verdict"] for record in done for claim in record["claims"]]
-    first = next(iter(runs.values()))[0]
     records["all"] = {
         "command": "saddles reproduce",
         "experiments": len(records),
         "skipped": len(records) - len(done),
         **{word: verdicts.count(word) for word in ("holds", "fails", "not_evidence", "not_applicable")},
     }
-    return {"machine": first["machine"], "versions": first["versions"], "records": records}
+    return {"machine": common["machine"], "versions": common["versions"], "records": records}
 
 
 def known(records: dict[str, Any]) -> dict[str, Any]:

@@ -119,7 +119,9 @@ def test_every_experiment_says_what_was_predicted_what_happened_and_how_near(tmp
             assert f"{claim.threshold:.3g}</td>" in predicted
             assert 'data-name="predicted"' in predicted
             assert f'data-name="measured">{claim.value:.3g}</td>' in measured
-            assert claim.null is None or np.isnan(claim.null) or f"null {claim.null:.3g}" in words
+            null = "not finite" if claim.null is not None and np.isnan(claim.null) else f"{claim.null or 0.0:.3g}"
+            assert (f"null {null}" in words) == (claim.null is not None)
+            assert ("no null:" in words) == (claim.null is None and claim.against != "")
             assert escape(claim.against) in words
 
 

@@ -149,7 +149,7 @@ def _words(value: Any) -> str:
 def _number(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_number, value))
-    return f"{value:.4g}" if isinstance(value, float) else "not a number" if value is None else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else "not finite" if value is None else str(value)
 
 
 def _verdict(word: str) -> str:

@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save
+from distributed_checkpoint import write
 
 from saddles.errors import SaddlesError
 from saddles.probe.weights.checkpoints import open_weights
@@ -20,7 +19,7 @@ NAME = "model.w"
 def whole(tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     tensors = {"model": {"w": torch.arange(12.0).reshape(3, 4), "n": torch.arange(3)}, "step": 7}
-    save(tensors, storage_writer=FileSystemWriter(place), no_dist=True)
+    write(tensors, place)
     return place
 
 

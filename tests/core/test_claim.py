@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from saddles.core.claim import check, compared, read_claims, write_claims
+from saddles.core.claim import check, compared, null_in_words, read_claims, write_claims
 
 WORDS = {"paper": "someone2024", "where": "equation (1)", "size": "laptop"}
 
@@ -82,6 +82,7 @@ def test_a_null_survives_the_file_and_old_files_have_none(tmp_path):
     assert again[:2] == claims[:2]
     assert again[2].null is not None
     assert np.isnan(again[2].null)
+    assert list(map(null_in_words, claims)) == list(map(null_in_words, again)) == ["4", "", "not finite"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from measured import RESULTS, Passage, agrees, passages, record, stored
 import saddles
 
 derive = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "derive.py")))
+collect = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "collect.py")))
 
 PAGES = [page for page in pages() if passages(page)]
 FILES = {file.name: json.loads(file.read_text("utf-8"))["records"] for file in sorted(RESULTS.glob("*.json"))}
@@ -116,3 +117,19 @@ def test_the_claims_that_are_shown_are_those_of_the_registry():
     assert stored_rows == set(registry()), (
         "run `saddles reproduce`, then `python docs/collect.py runs docs/results/claims.json`"
     )
+
+
+def test_a_record_from_another_machine_names_it_and_the_others_keep_theirs(tmp_path):
+    before = json.loads((RESULTS / "claims.json").read_text("utf-8"))
+    place = tmp_path / "margin" / "rank" / "0"
+    place.mkdir(parents=True)
+    facts = {"title": "", "paper": "", "size": "laptop", "seed": 0, "wall_time_s": 1.0, "versions": {}}
+    for machine, named in (({"cores": 999}, True), (before["machine"], False)):
+        run = facts | {"experiment": "margin/rank", "status": "finished", "machine": machine}
+        (place / "run.json").write_text(json.dumps(run))
+        (place / "claims.json").write_text("[]")
+        found = collect.collect(tmp_path, before)
+        assert found["machine"] == before["machine"]
+        assert found["records"]["margin/kkt"] == before["records"]["margin/kkt"]
+        assert ("machine" in found["records"]["margin/rank"]) == named
+    assert collect.collect(tmp_path, {})["machine"] == before["machine"]  # of the run, where nothing is kept

@@ -6,8 +6,8 @@ import xarray as xr
 
 from saddles.errors import SaddlesError
 from saddles.margin import Tokens, low_rank_margin, max_margin
-from saddles.margin.experiments.rank import RANK
-from saddles.margin.low_rank import local_optimum, truncated, unit_norm
+from saddles.margin.experiments.rank import RANK, _only_separating
+from saddles.margin.low_rank import local_optimum, separating, truncated, unit_norm
 
 
 @pytest.mark.parametrize("seed", [1, 5])
@@ -65,10 +65,39 @@ def test_a_local_optimum_stays_where_it_is_and_a_wrong_rank_is_told():
         low_rank_margin(task, 5)
 
 
+def test_what_only_separates_has_the_signs_that_are_asked_for_and_is_no_optimum():
+    task = Tokens.random(4, 4, 6, 3, 1)
+    _, query = truncated(low_rank_margin(task, 1).best.solution, 1)
+    signs = np.sign(task.z @ query[:, 0])
+    pair = separating(task, signs)
+    assert pair is not None
+    np.testing.assert_array_equal(np.sign(task.z @ pair[1][:, 0]), signs)
+    assert task.margins(pair[0] @ pair[1].T).min() > 0
+    line = Tokens(np.array([[[1.0], [0.0]], [[0.0], [1.0]]]), np.ones((2, 1)), np.array([1.0, -1.0]), np.ones(1))
+    assert separating(line, np.ones(2)) is None  # one k would have to rise and to fall
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_the_null_of_a_local_optimum_is_a_number_and_far_from_one(seed):
+    """The first step, cut to rank 1, does not separate here: it would be infinite."""
+    task = Tokens.random(4, 4, 6, 3, seed)
+    best = low_rank_margin(task, 1).best.solution
+    first = np.outer(*(side[:, 0] for side in truncated(task.left.T @ task.right, 1)))
+    assert task.margins(first).min() < 0
+    null = _only_separating(task, best)
+    assert 0.05 < null < np.inf
+    signs = np.sign(task.z @ truncated(best, 1)[1][:, 0])
+    assert len(set(signs)) == 2
+    pair = separating(task, signs)
+    assert pair is not None
+    # For given signs the problem is convex: the local optimum next to it is the optimum.
+    assert unit_norm(task, pair[0] @ pair[1].T) == pytest.approx((1 + null) * unit_norm(task, best), rel=1e-5)
+
+
 def judged(**changes):
     """Verdicts of three instances that all end near their optimum, but for what is changed."""
     near = {name: np.array([[0.5] * 3, [0.002] * 3]) for name in ("excess_1", "excess_2", "excess_all")}
-    far = {name: np.full(3, 0.3) for name in ("other_1", "lower_2", "first_1", "first_all")}
+    far = {name: np.full(3, 0.3) for name in ("other_1", "lower_2", "separating_1", "first_all")}
     values = near | far | {"local_1": np.full(3, 0.002)} | changes
     axes = {1: ("instance",), 2: ("time", "instance")}
     run = xr.Dataset({name: (axes[np.ndim(value)], value) for name, value in values.items()})
@@ -81,3 +110,4 @@ def test_the_median_at_the_last_norm_is_judged_and_a_lost_flow_is_far():
     assert judged(excess_2=np.array([[0.5] * 3, [0.001, np.nan, np.nan]]))[1] == "fails"
     assert judged(local_1=np.array([0.001, np.nan, np.nan]))[2] == "fails"
     assert judged(other_1=np.zeros(3), first_all=np.zeros(3)) == ["not_evidence", "holds", "holds", "not_evidence"]
+    assert judged(separating_1=np.zeros(3)) == ["holds", "holds", "not_evidence", "holds"]

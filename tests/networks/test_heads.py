@@ -104,6 +104,15 @@ def test_shared_keys_keep_the_sum_over_their_group():
     }
     broken = networks.invariants({**start, **beside}, {**end, **beside}, config)
     assert not bool(broken["applies"].any())  # a norm between queries and keys, a gate between values and outputs
+    assert bool(networks.closure({**start, **beside}, {**end, **beside}, config)["memory"].isnull().all())
+    assert float(networks.closure(start, end, config)["memory"].max()) < 0.01  # of the group
+    # As if each query had a key of its own: the law of a head alone does not hold here.
+    query, key, value, out = names
+    first, last = (
+        {query: state[query][:4], key: state[key], value: state[value], out: state[out][:, :4]}
+        for state in (start, end)
+    )
+    assert float(networks.closure(first, last, {"num_attention_heads": 1})["memory"].max()) > 0.03
 
 
 def test_closure_is_that_of_dense_matrices():
@@ -153,6 +162,15 @@ def test_memory_of_the_start_lasts_under_flow_and_not_under_adam():
     assert float(flow["memory"].max()) < 1e-3
     assert float(adam["memory"].min()) > 0.02
     assert float(flow["balance"].min()) > 0.05  # so the memory is of something
+
+
+def test_memory_counts_biases_and_groups():
+    """It is 0 under flow where the law needs them, and would not be without them."""
+    start, model = _trained(True, _descent(0.05), 200)
+    assert float(networks.closure(start, model)["memory"].max()) < 2e-3
+    late = {name: value.detach() for name, value in model.state_dict().items()}
+    first, last = ({name: value for name, value in at.items() if "bias" not in name} for at in (start, late))
+    assert float(networks.closure(first, last, {"num_attention_heads": HEADS})["memory"].max()) > 0.01
 
 
 def test_balance_of_a_gaussian_head_is_half_of_the_invariant():

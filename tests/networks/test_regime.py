@@ -236,5 +236,65 @@ def test_attention_dropout_and_training_mode_are_left_as_they_were():
     assert torch.equal(layer.state_dict()["linear1.weight"], start["linear1.weight"])
 
 
+def test_rounding_gives_the_floor():
+    """A change as small as rounding has an e of the floor; one of a known size is far above it."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    start = {name: value.detach().clone() for name, value in layer.named_parameters()}
+    batch = torch.randn(3, 5, 8)
+    for size, low, high in ((3e-7, 0.4, 2.5), (1e-2, 1e-6, 1e-2)):
+        end = {name: value * (1 + size * torch.randn_like(value)) for name, value in start.items()}
+        found = networks.regime(layer, start, end, batch, probes=0)
+        assert low < float(found["linearity_floor"] / found["linearity"]) < high
+
+    class Half(_Torch):
+        def forward(self, x):  # as Llama's norms, which are in float32 whatever the weights
+            return self.second(torch.tanh(self.first(x).float()).double())
+
+    end = {name: value * (1 + 1e-7) for name, value in _state(START).items()}
+    found = networks.regime(Half().double(), _state(START), end, torch.tensor(np.asarray(INPUTS)), probes=0)
+    assert 0.1 < float(found["linearity_floor"] / found["linearity"]) < 10
+
+
+def test_narrow_float_in_a_program_of_jax_is_seen():
+    found = networks.regime(
+        lambda at, x: _mlp(at, x).astype(jnp.float32), START, jax.tree.map(lambda one: one * (1 + 1e-7), START), INPUTS
+    )
+    assert 0.1 < float(found["linearity_floor"] / found["linearity"]) < 10
+
+
+def test_numpy_states_other_types_and_switched_off_gradients():
+    module, batch = _Torch().double(), torch.tensor(np.asarray(INPUTS))
+    expected = networks.linearity(module, _state(START), _state(END), batch)
+    start, end = ({name: value.numpy() for name, value in _state(at).items()} for at in (START, END))
+    assert networks.linearity(module, start, end, batch) == expected
+    with torch.no_grad():
+        switched = networks.regime(module, _state(START), _state(END), batch.float(), probes=2)
+    assert float(switched["linearity"]) == pytest.approx(expected, rel=1e-5)
+    half = networks.linearity(_Torch().half(), _state(START), _state(END), batch.half())
+    assert half == pytest.approx(expected, rel=1e-2)
+    with pytest.raises(SaddlesError, match="device meta"):
+        networks.linearity(_Torch().to("meta"), _state(START), _state(END), batch)
+    turned = _Torch()
+    turned.first.weight = nn.Parameter(torch.ones(5, 4, dtype=torch.complex64))
+    with pytest.raises(SaddlesError, match=r"first\.weight is complex"):
+        networks.linearity(turned, _state(START), _state(END), batch)
+
+
+def test_gradient_checkpointing_stays_as_it_was():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=16, bos_token_id=0, eos_token_id=0))
+    start = {name: value.detach().clone() for name, value in model.named_parameters()}
+    end = {name: value + 0.05 * torch.randn_like(value) for name, value in start.items()}
+    batch = {"input_ids": torch.randint(0, 16, (2, 5))}
+    plain = float(networks.regime(model, start, end, batch, probes=1)["linearity"])
+    model.gradient_checkpointing_enable()
+    hooks = [len(part._forward_hooks) for part in model.modules()]
+    assert float(networks.regime(model, start, end, batch, probes=1)["linearity"]) == plain
+    assert [len(part._forward_hooks) for part in model.modules()] == hooks
+
+
 def test_protocol():
     assert isinstance(differentiable.network_of(_mlp, START, INPUTS), differentiable.Differentiable)

@@ -70,6 +70,7 @@ def test_a_short_step_keeps_the_trace_of_each_pair_and_nothing_finer(kind):
     start, config = _state(model), model.config.to_dict()
     end = _trained(model, start, 1e-5, 1)
     assert _drift(start, end, config) < 1e-4
+    assert float(networks.closure(start, end, config)["memory"].max()) < 1e-9
     # Nulls: the law of heads without positions, and the pairs of another family.
     plain = {name: value for name, value in config.items() if not name.startswith(("rope", "rotary", "model_type"))}
     other = {**config, "model_type": "llama" if neighbours else "cohere"}

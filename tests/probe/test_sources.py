@@ -3,10 +3,10 @@
 import json
 import pickle
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import distributed_checkpoint
 import numpy as np
 import pytest
 import small_models
@@ -14,8 +14,6 @@ import torch
 import xarray as xr
 from planted import planted, tiny
 from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save
 
 import saddles
 from saddles.errors import SaddlesError
@@ -165,11 +163,6 @@ def test_one_empty_parameter_refuses_nothing(tmp_path):
     assert "memory" not in tree["modules"]["module"].values
 
 
-def _alone(save: Any) -> dict[str, Any]:
-    """What keeps torch from looking for other processes; before 2.7 it sees by itself that there are none."""
-    return {"no_dist": True} if "no_dist" in signature(save).parameters else {}
-
-
 def _steps(folder: Path, write: Any) -> Any:
     """Two states of one small GPT-2 through a function (step, model), and what is measured of them alive."""
     folder.mkdir(exist_ok=True)
@@ -197,7 +190,7 @@ def test_checkpoints_of_torch_distributed_are_read(tmp_path):
     def write(step: int, model: Any) -> None:
         place = tmp_path / "run" / f"step-{step}"
         names = {"model": model.state_dict(), "optim": {"state": {"lm_head.weight": torch.zeros(3, 3)}}, "step": step}
-        save(names, storage_writer=FileSystemWriter(place), **_alone(save))
+        distributed_checkpoint.write(names, place)
         (place / "config.json").write_text(config)
 
     live: Any = _steps(tmp_path / "run", write)
@@ -225,7 +218,7 @@ def test_metadata_of_torch_distributed_runs_nothing(tmp_path):
         open_weights(tmp_path)
     assert not (tmp_path / "ran").exists()
     (tmp_path / "good").mkdir()
-    save({"model": {"w": torch.zeros(2)}}, storage_writer=FileSystemWriter(tmp_path / "good"), **_alone(save))
+    distributed_checkpoint.write({"model": {"w": torch.zeros(2)}}, tmp_path / "good")
     stored = pickle.loads((tmp_path / "good" / ".metadata").read_bytes())
     for part in stored.storage_data.values():
         part.relative_path = "../elsewhere.distcp"

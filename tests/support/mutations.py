@@ -124,7 +124,7 @@ _ROWS = (
     ("diffusion/vdm.py", "share = -torch.expm1(after - before)", "share = -torch.expm1(before - after)", "tests/diffusion/test_vdm.py"),
     ("diffusion/vdm.py", "terms = (0.5 * self.slope.abs() * missed,", "terms = (self.slope.abs() * missed,", "tests/diffusion/test_vdm.py"),
     # networks, incontext, and training with PEFT
-    ("networks/heads.py", "memory = key_0.T @ key_0 - query_0.T @ query_0", "memory = query_0.T @ query_0 - key_0.T @ key_0", "tests/networks/test_heads.py"),
+    ("networks/heads.py", "remembered = key.T @ key + forgotten", "remembered = key.T @ key - 2 * forgotten", "tests/networks/test_heads.py"),
     ("networks/heads.py", "\"V\": True, \"O\": False}", "\"V\": True, \"O\": True}", "tests/networks/test_heads.py"),
     ("networks/heads.py", "half + len(half))", "2 * half + 1)", "tests/networks/test_rotary.py"),
     ("networks/theory.py", "kept = jnp.exp(-values * time)", "kept = jnp.exp(-2 * values * time)", "tests/networks/test_linearised.py"),

@@ -349,15 +349,14 @@ def _show_run(result: "Run") -> None:
     head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
     out.print(f"{head}: {how}, {_duration(record['wall_time_s'])}", highlight=False, soft_wrap=True)
     table = plain_table("verdict", "claim", "value", "", "threshold", "null", "runs")
-    from saddles.core.claim import compared
+    from saddles.core.claim import compared, null_in_words
 
     colours = {"holds": "green", "fails": "red", "not_evidence": "yellow", "not_applicable": "yellow"}
     for claim in result.claims:
         verdict = f"[{colours[claim.verdict]}]{claim.verdict.replace('_', ' ')}[/]"
         text = escape(claim.claim) + (f"\n[dim]{escape(claim.reason)}[/dim]" if claim.reason else "")
-        null = "" if claim.null is None else f"{claim.null:.4g}"
         relation = compared(claim.value, claim.relation, claim.threshold)
-        numbers = (f"{claim.value:.4g}", relation, f"{claim.threshold:.4g}", null, str(claim.seeds))
+        numbers = (f"{claim.value:.4g}", relation, f"{claim.threshold:.4g}", null_in_words(claim), str(claim.seeds))
         table.add_row(verdict, text, *numbers)
     out.print(table)
     say(f"figure: {result.folder / 'figure.png'}")

@@ -63,7 +63,7 @@ def check(
         values: a number, or an array with one for each seed; the worst one is judged.
         relation, threshold: the claim holds if worst `relation` threshold.
         size: the size that was run.
-        sizes: sizes at which the claim is asserted; elsewhere it is not applicable.
+        sizes: sizes at which the claim is asserted, smallest first; elsewhere it is not applicable.
         not_applicable: why it is not, where an assumption of the paper is broken.
         null: the same numbers of a null model, judged by the same rule. Where they pass, a claim that would hold is
             not evidence. Infinities are fine (a null that gets nowhere); NaN never makes evidence.
@@ -79,7 +79,8 @@ def check(
     if not_applicable:
         verdict, reason = "not_applicable", not_applicable
     elif size not in sizes:
-        verdict, reason = "not_applicable", f"asserted at size {', '.join(sizes)}; {size} is too small to show it"
+        # Only the smallest is named: not every experiment has all of the larger ones.
+        verdict, reason = "not_applicable", f"asserted from size {sizes[0]} on; {size} is too small to show it"
     elif not np.isfinite(numbers).all() or not numbers.size:
         reason = "a measured number is not finite"
     elif not _passes(worst, relation, threshold):
@@ -111,6 +112,17 @@ def compared(value: float, relation: Relation, threshold: float) -> str:
         return "?"
     own, other = {"<=": ("≤", ">"), ">=": ("≥", "<")}[relation]
     return own if _passes(value, relation, threshold) else other
+
+
+def null_in_words(claim: Claim, digits: int = 4) -> str:
+    """The null as a number, "not finite", or nothing where the claim has none.
+
+    A file keeps an infinite null and one that is NaN alike. A claim that holds has the infinite one (the null gets
+    nowhere), for `check` takes NaN for no evidence.
+    """
+    if claim.null is None:
+        return ""
+    return f"{claim.null:.{digits}g}" if np.isfinite(claim.null) else "not finite"
 
 
 def as_row(claim: Claim) -> dict[str, object]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from saddles.figures import networks as networks
     from saddles.figures import plotting as plotting
     from saddles.figures import probe as probe
+    from saddles.figures import regime as regime
     from saddles.figures import sweep as sweep
     from saddles.figures import transformers as transformers
 

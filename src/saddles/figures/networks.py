@@ -1,56 +1,95 @@
-"""Figures of lab `networks`."""
+"""Figures of lab `networks`.
+
+The number that the lab calls linearity, e, is 0 where a change is linear: figures call it what it is large for, the
+share beyond the linear part. It is not bounded by 1, so colours that end there have an arrow.
+"""
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from saddles.figures.style import COLOURS, HEAT, INK, MEASURED, THEORY, look, sheet
+from saddles.figures.maps import coloured
+from saddles.figures.style import COLOURS, GREY, INK, MEASURED, THEORY, look, sheet
+
+BEYOND = "e, share beyond the linear part"
+"""What `linearity` is called on an axis."""
+LAZY_TO_ACTIVE = "e; 0: linear, lazy … 1: active"
+PUT_RIGHT = {"relu": "ReLU", "cifar10": "CIFAR-10", "digits": "handwritten digits", "made": "synthetic images"}
+"""Settings as they are written in a sentence."""
+KEPT = (-1.0, 2.0)
+"""Shares kept that lie outside are marked at the frame: beside one of −30 all others would be one line."""
+APART = r"$\|f-f_{\mathrm{lin}}\|\;/\;\|f-f_0\|$"
+"""Distance from the linearised network, over what was learned."""
 
 
 def phase_diagram(trajectory: xr.Dataset) -> Figure:
-    """Linearity, test accuracy and the rank of the change over (γ_σ², γ_w), with the border e = ½."""
-    last = trajectory.isel(time=-1).mean("seed").transpose("gamma_w", "gamma_variance", ...)
+    """e, test accuracy and the rank of the change over (γ_σ², γ_w), with the border e = ½."""
+    last = trajectory.isel(time=-1).transpose("seed", "gamma_w", "gamma_variance", ...)
+    mean = last.mean("seed")
     across, up = last["gamma_variance"].values, last["gamma_w"].values
-    slopes = trajectory["slope"].values
     panels = [
-        ("Linearity of the change, e", "linearity", "0: lazy … 1: active", {"vmin": 0, "vmax": 1}),
-        ("Test accuracy", "test_accuracy", "share of test images", {"vmin": 0}),
-        (r"Stable rank of $\Delta W_1$", "stable_rank", r"$\|\Delta W_1\|_F^2\,/\,\|\Delta W_1\|_{op}^2$", {"vmin": 1}),
+        ("Change beyond its linear part", "linearity", LAZY_TO_ACTIVE, (0, 1)),
+        ("Test accuracy", "test_accuracy", "share of test images", (0,)),
+        (r"Stable rank of $\Delta W_1$", "stable_rank", r"$\|\Delta W_1\|_F^2\,/\,\|\Delta W_1\|_{op}^2$", (1,)),
     ]
     with look():
         figure, (axes,) = sheet(1, 3, 14, 4.8, sharex=True, sharey=True)
-        for axis, (title, name, unit, options) in zip(axes, panels, strict=True):
-            drawn = axis.pcolormesh(
-                across, up, last[name].values, cmap=HEAT, shading="nearest", rasterized=True, **options
-            )
-            figure.colorbar(drawn, ax=axis, label=unit)
-            _borders(axis, trajectory, across, up)
+        figure.set_layout_engine("constrained", w_pad=0.12)  # between a bar's label and the next map
+        for axis, (title, name, unit, limits) in zip(axes, panels, strict=True):
+            coloured(figure, axis, across, up, mean[name].values, unit, *limits)
+            _borders(axis, trajectory, last["linearity"].values, across, up)
             axis.set(title=title, xlabel=r"$\gamma_{\sigma^2}$   (variance $\sigma^2=d^{\,\gamma_{\sigma^2}}$)")
         axes[0].set_ylabel(r"$\gamma_w$   (width $w=d^{\,\gamma_w}$)")
-        spread = f" ± {np.ptp(slopes) / 2:.2f}" if len(slopes) > 1 else ""
-        words = [trajectory.attrs["activation"], trajectory.attrs.get("loss", "squared") + " loss"]
-        words += [trajectory.attrs["source"], f"d = {trajectory.attrs['dim']}"]
-        figure.suptitle(f"{', '.join(words)}: slope of e = ½ is {np.mean(slopes):.2f}{spread}", fontsize=11)
+        words = [_put_right(trajectory.attrs["activation"]), trajectory.attrs.get("loss", "squared") + " loss"]
+        words += [_put_right(trajectory.attrs["source"]), f"d = {trajectory.attrs['dim']}"]
+        told = _slope(trajectory["slope"].values, one=_crossed_once(last["linearity"].values))
+        figure.suptitle(": ".join([", ".join(words), *told]), fontsize=11)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
 
 
-def _borders(axis: Axes, trajectory: xr.Dataset, across: np.ndarray, up: np.ndarray) -> None:
+def _crossed_once(rows: np.ndarray) -> bool:
+    """Whether e passes ½ at most once in every row: only then is there one border, and a slope of it."""
+    above = rows >= 0.5
+    return bool(((above[..., 1:] != above[..., :-1]).sum(-1) <= 1).all())
+
+
+def _slope(slopes: np.ndarray, one: bool) -> list[str]:
+    if not one:
+        return ["e = ½ is passed more than once in some rows, so that it has no one slope"]
+    if np.isnan(slopes).any():  # too few rows have a border
+        return []
+    half = float(np.ptp(slopes)) / 2
+    spread = f" ± {half:.{2 if half >= 0.005 else 3}f} (half the range over seeds)" if len(slopes) > 1 else ""
+    return [f"slope of e = ½ is {_signed(float(np.mean(slopes)), '.2f')}{spread}"]
+
+
+def _borders(axis: Axes, trajectory: xr.Dataset, rows: np.ndarray, across: np.ndarray, up: np.ndarray) -> None:
     # A white line below each border keeps it visible on every colour.
     if trajectory.attrs.get("loss", "squared") == "squared":  # what the theory speaks of
         theory = trajectory["theory_border"].mean("seed").values
         axis.plot(theory, up, color="white", linewidth=3.4)
         axis.plot(theory, up, **THEORY, label="theory of the linear network, e = ½")
-    border = trajectory["border"].values
+    if _crossed_once(rows):
+        _seed_borders(axis, trajectory["border"].values, up)
+    else:  # one number per row would jump between several borders
+        for one in rows:
+            axis.contour(across, up, one, levels=[0.5], colors="white", linewidths=3.6)
+            axis.contour(across, up, one, levels=[0.5], colors=COLOURS[3], linewidths=1.8)
+        axis.plot([], [], color=COLOURS[3], linewidth=1.8, label="measured e = ½, each seed")
+
+
+def _seed_borders(axis: Axes, border: np.ndarray, up: np.ndarray) -> None:
     for number, row in enumerate(border):
-        axis.plot(row, up, color="white", linewidth=3.6)
-        axis.plot(row, up, color=COLOURS[3], linewidth=1.8, label=None if number else "measured e = ½, each seed")
-    half = (across[1] - across[0]) / 2
-    axis.set(
-        xlim=(across[0] - half, across[-1] + half), ylim=(up[0] - (up[1] - up[0]) / 2, up[-1] + (up[1] - up[0]) / 2)
-    )
+        mark = "o" if len(up) == 1 else None  # a line of one point has no length
+        axis.plot(row, up, color="white", linewidth=3.6, marker=mark, markersize=9)
+        axis.plot(row, up, color=COLOURS[3], linewidth=1.8, marker=mark,
+                  label=None if number else "measured e = ½, each seed")  # fmt: skip
 
 
 def invariants(trajectory: xr.Dataset) -> Figure:
@@ -58,18 +97,11 @@ def invariants(trajectory: xr.Dataset) -> Figure:
     last = trajectory["drift"].isel(time=-1)
     rates = last["rate"].values
     with look():
-        figure, ((left, right),) = sheet(1, 2, 11, 4.2, sharey=True)
-        for optimiser, colour in (("sgd", COLOURS[0]), ("adam", COLOURS[3])):
+        figure, ((left, right),) = sheet(1, 2, 11, 5.2, sharey=True)
+        for optimiser, colour, name in (("sgd", COLOURS[0], "SGD"), ("adam", COLOURS[3], "Adam")):
             for product, style in (("KQ", "-"), ("VO", ":")):
                 values = last.sel(optimiser=optimiser, product=product, biases=False).transpose("seed", "rate").values
-                _seeds(
-                    left,
-                    rates,
-                    values,
-                    colour,
-                    f"{optimiser.upper() if optimiser == 'sgd' else 'Adam'}, {product}",
-                    style,
-                )
+                _seeds(left, rates, values, colour, f"{name}, {product}", style)
         first = float(last.sel(optimiser="sgd", product="KQ", biases=False, rate=rates[0]).median())
         left.plot(rates, first * rates / rates[0], **THEORY, label="proportional to the rate")
         left.set(title="Without biases", ylabel="drift of the invariant, ‖C − C₀‖ / ‖C₀‖")
@@ -82,23 +114,29 @@ def invariants(trajectory: xr.Dataset) -> Figure:
         right.set(title="Keys and queries with biases, SGD")
         for axis in (left, right):
             axis.set(xscale="log", yscale="log", xlabel="learning rate, over the largest; same gradient time")
-            axis.legend()
+            _plain_log(axis.xaxis, rates)
+            # Below the axis: the curves may run through any corner.
+            _legend(axis, trajectory, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     return figure
 
 
 def closure(trajectory: xr.Dataset) -> Figure:
-    """Medians over heads along training: balance, memory, linearity, share outside the spans, rank."""
+    """Medians over heads along training: balance, memory, quadratic share, share outside the spans, rank."""
     panels = [
-        ("balance", "Balance", "‖M − (R G_Q Rᵀ)^½‖ / ‖M‖"),
-        ("memory", "Memory of the start lost", "‖M − (R (G_Q + C₀) Rᵀ)^½‖ / ‖M‖"),
-        ("linearity", "Linearity of the head", "‖ΔK ΔQᵀ‖ / ‖ΔA‖"),
-        ("outside", "Outside the start's spans", "share of ΔA"),
-        ("stable_rank", "Stable rank of ΔKQ", "‖ΔA‖_F² / ‖ΔA‖²"),
+        ("balance", "Distance from balance", "relative to the keys; 0: balanced"),
+        ("memory", "Memory of the start lost", "relative distance from what\ngradient flow would keep"),
+        (
+            "linearity",
+            "Quadratic share of the change",
+            r"$\|\Delta W_K\,\Delta W_Q^\top\|\,/\,\|\Delta(W_KW_Q^\top)\|$",
+        ),
+        ("outside", "Outside the start's spans", r"share of $\Delta(W_KW_Q^\top)$"),
+        ("stable_rank", "Stable rank of the change", r"of $\Delta(W_KW_Q^\top)$"),
     ]
     steps = trajectory["time"].values
     with look():
-        figure, (axes,) = sheet(1, 5, 18, 4.0)
-        for axis, (name, title, label) in zip(axes, panels, strict=True):
+        figure, axes = sheet(2, 3, 12, 6.8)
+        for axis, (name, title, label) in zip(axes.flat, panels, strict=False):
             for kind, style in (("vit", "-"), ("gpt2", "--")):
                 for optimiser, colour in (("adam", COLOURS[3]), ("sgd", COLOURS[0])):
                     chosen = trajectory[name].sel(model=kind, optimiser=optimiser, product="KQ")
@@ -106,10 +144,14 @@ def closure(trajectory: xr.Dataset) -> Figure:
                     words = f"{'ViT' if kind == 'vit' else 'GPT-2'}, {'Adam' if optimiser == 'adam' else 'SGD'}"
                     _seeds(axis, steps, values, colour, words, style)
             axis.set(title=title, ylabel=label, xlabel="step", xscale="log")
+            _log_ticks(axis.xaxis)
             if name not in ("balance", "stable_rank"):
                 axis.set(yscale="log")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        rest = axes.flat[-1]
+        rest.set_axis_off()
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        handles, labels = _with_band(handles, labels, trajectory)
+        rest.legend(handles, labels, loc="center", title="keys and queries, median over heads", fontsize=10)
     return figure
 
 
@@ -117,45 +159,37 @@ def _seeds(axis: Axes, across: np.ndarray, rows: np.ndarray, colour: str, words:
     """Median over seeds as a line, their range as a band."""
     if len(rows) > 1:
         axis.fill_between(across, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-    axis.plot(
-        across, np.median(rows, axis=0), color=colour, linestyle=style, linewidth=MEASURED["linewidth"], label=words
-    )
+    mark = "o" if len(across) == 1 else None
+    axis.plot(across, np.median(rows, axis=0), color=colour, linestyle=style, marker=mark,
+              linewidth=MEASURED["linewidth"], label=words)  # fmt: skip
 
 
-def regime(heads: xr.Dataset) -> Figure:
-    """Linearity, share outside the spans and drift of the invariant for every head of a model."""
-    panels = [
-        ("linearity", "Linearity of the head"),
-        ("outside", "Outside the start's spans"),
-        ("drift", "Drift of the invariant"),
-    ]
-    with look():
-        figure, axes = sheet(2, 3, 12, 6.4, sharex=True, sharey=True)
-        for row, product in zip(axes, ("KQ", "VO"), strict=True):
-            for axis, (name, title) in zip(row, panels, strict=True):
-                values = heads[name].sel(product=product).transpose("head", "layer").values
-                drawn = axis.pcolormesh(heads["layer"], heads["head"], values, cmap=HEAT, shading="nearest", vmin=0)
-                figure.colorbar(drawn, ax=axis)
-                axis.set(title=f"{title}, {product}", xlabel="layer", ylabel="head")
-    return figure
+def _with_band(handles: list, labels: list[str], trajectory: xr.Dataset) -> tuple[list, list[str]]:
+    """A legend that says what the bands of `_seeds` are, where there are any."""
+    if trajectory.sizes["seed"] == 1:
+        return handles, labels
+    return [*handles, Patch(color=GREY, alpha=0.4, linewidth=0)], [*labels, "range over seeds"]
+
+
+def _legend(axis: Axes, trajectory: xr.Dataset, **options: object) -> None:
+    axis.legend(*_with_band(*axis.get_legend_handles_labels(), trajectory), **options)  # pyright: ignore[reportArgumentType]
 
 
 def linearised(trajectory: xr.Dataset) -> Figure:
     """Distance between networks and their linearisations over time, and the largest by width; ViTs below."""
     activation = str(trajectory.attrs.get("activation"))
-    rows = [
-        (activation, trajectory["distance"].transpose("width", "seed", "time"), {"relu": -0.75}.get(activation, -1.0))
-    ]
+    slope = {"relu": -0.75}.get(activation, -1.0)
+    rows = [(_put_right(activation), trajectory["distance"].transpose("width", "seed", "time"), slope)]
     if "vit_distance" in trajectory:  # runs of earlier versions have none
         rows.append(("ViT", trajectory["vit_distance"].transpose("vit_width", "seed", "vit_step"), -0.5))
     with look():
-        figure, axes = sheet(len(rows), 2, 11, 4.2 * len(rows))
+        figure, axes = sheet(len(rows), 2, 11, 4.4 * len(rows))
         for pair, (name, apart, slope) in zip(axes, rows, strict=True):
-            _parting(pair, name, apart, slope)
+            _parting(pair, name, apart, slope, trajectory)
     return figure
 
 
-def _parting(axes: np.ndarray, name: str, distance: xr.DataArray, slope: float) -> None:
+def _parting(axes: np.ndarray, name: str, distance: xr.DataArray, slope: float, trajectory: xr.Dataset) -> None:
     """One kind of network, distances by width, seed and step; the slope is that predicted by the experiment."""
     left, right = axes
     widths, steps = (distance[axis].values for axis in (distance.dims[0], distance.dims[2]))
@@ -166,120 +200,174 @@ def _parting(axes: np.ndarray, name: str, distance: xr.DataArray, slope: float) 
     left.axhline(0.1, color=INK, linewidth=1)
     left.annotate("parted", (0.01, 0.1), xycoords=("axes fraction", "data"), xytext=(0, 3),
                   textcoords="offset points", fontsize=9)  # fmt: skip
-    left.set(xscale="log", yscale="log", xlabel="step", ylabel="‖f − f_lin‖ / ‖f − f₀‖")
-    left.set(title=f"{name}: distance over time", ylim=(0.15 * np.nanmin(apart[..., 1:]), None))  # room for the legend
-    left.legend(loc="lower center", ncols=3)
+    left.set(xscale="log", yscale="log", xlabel="step", ylabel=APART)
+    left.set(title=f"{name}: distance over time", ylim=(0.1 * np.nanmin(apart[..., 1:]), None))  # room for the legend
+    _log_ticks(left.xaxis)
+    _log_ticks(left.yaxis)
+    _legend(left, trajectory, loc="lower center", ncols=3)
     _seeds(right, widths, most.T, COLOURS[0], "largest over time")
     line = np.median(most[0]) * (widths / widths[0]) ** slope
-    right.plot(widths, line, **THEORY, label=f"slope {slope:g}".replace("-", "−"))
-    right.set(xscale="log", yscale="log", xlabel="width w", ylabel="‖f − f_lin‖ / ‖f − f₀‖")
-    right.set_xticks(widths, [str(width) for width in widths])
-    right.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    right.set(title=f"{name}: largest distance, by width", ylim=(0.7 * most.min(), 1.4 * most.max()))
-    right.legend()
+    if len(widths) > 1:
+        right.plot(widths, line, **THEORY, label=f"expected slope, {_signed(slope, 'g')}")
+    right.set(xscale="log", yscale="log", xlabel="width w", ylabel=APART)
+    _plain_log(right.xaxis, widths)
+    ends = min(most.min(), line.min()), max(most.max(), line.max())
+    right.set(title=f"{name}: largest distance, by width", ylim=(0.7 * ends[0], 1.4 * ends[1]))
+    _log_ticks(right.yaxis)
+    _legend(right, trajectory)
 
 
 def depth(trajectory: xr.Dataset) -> Figure:
     """e over the reach, over σ²w relative to two layers' scale, and the border by width, for each depth."""
     last = trajectory["linearity"].isel(time=-1).transpose("layers", "seed", "width", "reach")
     reach, widths = last["reach"].values, last["width"].values
+    highest, seen = 1.0, [1.0]
     with look():
-        figure, (axes,) = sheet(1, 3, 14, 4.4)
+        figure, (axes,) = sheet(1, 3, 14, 4.6)
         for number, layers in enumerate(last["layers"].values):
             colour, words = COLOURS[number % len(COLOURS)], f"L = {layers}"
             widest = last.values[number, :, -1]
             _seeds(axes[0], 10**reach, widest, colour, words)
             _seeds(axes[1], 10 ** (2 / layers * reach), widest, colour, words)
             border = 10 ** (2 / layers * trajectory["border"].sel(layers=layers).transpose("seed", "width").values)
-            _seeds(axes[2], widths, border / border[:, -1:], colour, words)
+            lengths = border / border[:, -1:]
+            _seeds(axes[2], widths, lengths, colour, words)
+            seen += list(lengths[np.isfinite(lengths)])
+            highest = max(highest, float(np.nanmax(widest)))
         for axis, label, title in (
-            (axes[0], r"$(\sigma^2w)^{L/2}/s$", "One quantity decides"),
-            (axes[1], r"$\sigma^2w/s^{2/L}$", "In the variance: deeper is sharper"),
+            (axes[0], r"$(\sigma^2w)^{L/2}/s$", "e over the reach, by depth"),
+            (axes[1], r"$\sigma^2w/s^{2/L}$", "e over the variance, by depth"),
         ):
             axis.axhline(0.5, color=INK, linewidth=1)
-            axis.set(xscale="log", xlabel=label, ylabel="linearity e, widest networks", title=title, ylim=(0, 1))
-        axes[2].axhline(1, **THEORY, label="border of σ²w")
+            axis.set(xscale="log", xlabel=label, ylabel=f"{BEYOND} (w = {widths[-1]})", title=title)
+            axis.set(ylim=(0, 1.02 * highest))
+        axes[2].axhline(1, **THEORY, label="where σ²w alone decides")
         axes[2].set(xscale="log", yscale="log", xlabel="width w", ylabel="σ²w at e = ½, over the widest's",
-                    title="The border by width", ylim=(0.2, 5))  # fmt: skip
-        axes[2].set_xticks(widths, [str(width) for width in widths])
+                    title="The border by width")  # fmt: skip
+        # There may be no border to set the limits.
+        axes[2].set(xlim=(0.92 * widths[0], 1.08 * widths[-1]))
+        axes[2].set(ylim=(min(0.2, 0.9 * min(seen)), max(5.0, 1.1 * max(seen))))
+        _plain_log(axes[2].xaxis, widths)
         axes[2].set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
-        axes[2].minorticks_off()
+        axes[2].yaxis.set_minor_formatter(NullFormatter())
         for axis in axes:
-            axis.legend()
-        words = f"{trajectory.attrs['activation']}, {trajectory.attrs['source']}, d = {trajectory.attrs['dim']}"
-        figure.suptitle(words, fontsize=11)
+            _legend(axis, trajectory)
+        words = [_put_right(trajectory.attrs["activation"]), _put_right(trajectory.attrs["source"])]
+        figure.suptitle(f"{', '.join(words)}, d = {trajectory.attrs['dim']}", fontsize=11)
     return figure
 
 
 def vit_regime(trajectory: xr.Dataset) -> Figure:
-    """Linearity, rank and test accuracy of ViTs over width and initial scale, and e over a√w."""
+    """e, rank and test accuracy of ViTs over width and initial scale, and e over a√w."""
     last = trajectory.isel(time=-1).transpose("seed", "width", "scale", ...)
     scales, widths = last["scale"].values, last["width"].values
     across, up = np.log2(scales), np.log2(widths)
     short = (last["loss"] > last.attrs["until"]).values.mean(0) >= 0.5
     panels = [
-        ("Linearity of the change, e", "linearity", "0: lazy … 1: active", {"vmin": 0, "vmax": 1}),
-        (r"Stable rank of heads' $\Delta KQ$", "stable_rank", "median over heads", {"vmin": 1}),
-        ("Test accuracy", "test_accuracy", "share of unseen images", {}),
+        ("Change beyond its linear part", "linearity", LAZY_TO_ACTIVE, (0, 1)),
+        (r"Stable rank of heads' $\Delta KQ$", "stable_rank", "median over heads", (1,)),
+        ("Test accuracy", "test_accuracy", "share of unseen images", ()),
     ]
     with look():
-        figure, (axes,) = sheet(1, 4, 18, 4.6)
-        for axis, (title, name, unit, options) in zip(axes, panels, strict=False):
-            values = last[name].mean("seed").values
-            drawn = axis.pcolormesh(across, up, values, cmap=HEAT, shading="nearest", rasterized=True, **options)
-            figure.colorbar(drawn, ax=axis, label=unit)
-            _vit_borders(axis, last, across, up)
+        figure, axes = sheet(2, 2, 11, 9)
+        figure.set_layout_engine("constrained", w_pad=0.12)
+        for axis, (title, name, unit, limits) in zip(axes.flat, panels, strict=False):
+            coloured(figure, axis, across, up, last[name].mean("seed").values, unit, *limits)
+            _vit_borders(axis, last, up)
             rows, columns = np.nonzero(short)
-            axis.plot(across[columns], up[rows], "x", color="white", markersize=5)
-            axis.set(title=title, xlabel="initial scale a, over PyTorch's")
-            axis.set_xticks(across[::2], [f"{scale:g}" for scale in np.round(scales[::2], 3)])
+            axis.plot(across[columns], up[rows], "x", color="white", markersize=6)
+            axis.set(title=title, xlabel="initial scale a, over PyTorch's", ylabel="width w")
+            axis.set_xticks(ticks := _powers(across), [f"{2.0**tick:.3g}" for tick in ticks])
             axis.set_yticks(up, [str(width) for width in widths])
-        axes[0].set_ylabel("width w")
-        handles, labels = axes[0].get_legend_handles_labels()
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        by_reach = axes[1, 1]
         for number, width in enumerate(widths):
             e = last["linearity"].values[:, number]
-            _seeds(axes[3], scales * np.sqrt(width), e, COLOURS[number % len(COLOURS)], f"w = {width}")
-        axes[3].axhline(0.5, color=INK, linewidth=1)
-        axes[3].set(xscale="log", yscale="log", xlabel=r"$a\sqrt{w}$", ylabel="e", title="What decides")
-        axes[3].set_xticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
-        axes[3].set_yticks([0.03, 0.1, 0.3, 1], ["0.03", "0.1", "0.3", "1"])
-        axes[3].minorticks_off()
-        axes[3].legend()
-        words = f"ViTs on {last.attrs['source']}, trained to {100 * float(last.attrs['until']):g} % of the first loss"
-        figure.suptitle(words + (" (×: not reached)" if short.any() else ""), fontsize=11)
+            _seeds(by_reach, scales * np.sqrt(width), e, COLOURS[number % len(COLOURS)], f"w = {width}")
+        by_reach.axhline(0.5, color=INK, linewidth=1)
+        by_reach.set(xscale="log", yscale="log", xlabel=r"$a\sqrt{w}$", ylabel=BEYOND, title="e over a√w, by width")
+        _log_ticks(by_reach.xaxis)
+        _log_ticks(by_reach.yaxis)
+        _legend(by_reach, trajectory)
+        words = f"ViTs on {_put_right(last.attrs['source'])}, trained to {100 * float(last.attrs['until']):g} % of the "
+        words += "first loss" + (" (×: not reached)" if short.any() else "")
+        figure.suptitle(words, fontsize=11)
         figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure
 
 
-def _vit_borders(axis: Axes, last: xr.Dataset, across: np.ndarray, up: np.ndarray) -> None:
+def _powers(logarithms: np.ndarray) -> np.ndarray:
+    """Whole numbers in their range, for ticks at powers of two; the values themselves where it has fewer than two."""
+    whole = np.arange(np.ceil(logarithms[0] - 1e-9), np.floor(logarithms[-1] + 1e-9) + 1)
+    return whole if len(whole) > 1 else logarithms
+
+
+def _vit_borders(axis: Axes, last: xr.Dataset, up: np.ndarray) -> None:
     border = np.log2(last["border"].values)
     there = np.isfinite(border).all(0)
-    if there.any():  # through the middle of what was measured
+    if there.any() and len(up) > 1:  # through the middle of what was measured
         line = border[:, there].mean() - 0.5 * (up - up[there].mean())
         axis.plot(line, up, color="white", linewidth=3.4)
-        axis.plot(line, up, **THEORY, label="slope of a ~ w^(−½)")
-    for number, row in enumerate(border):
-        axis.plot(row, up, color="white", linewidth=3.6)
-        axis.plot(row, up, color=COLOURS[3], linewidth=1.8, label=None if number else "measured e = ½, each seed")
-    wide, high = ((values[1] - values[0]) / 2 for values in (across, up))
-    axis.set(xlim=(across[0] - wide, across[-1] + wide), ylim=(up[0] - high, up[-1] + high))
+        axis.plot(line, up, **THEORY, label="estimate a ~ 1/√w, through the same middle")
+    _seed_borders(axis, border, up)
 
 
 def fine_tune(trajectory: xr.Dataset) -> Figure:
     """What merges keep against e of the joint change, and what half a change misses against e/2."""
     with look():
-        figure, ((left, right),) = sheet(1, 2, 11, 4.4)
+        figure, ((left, right),) = sheet(1, 2, 11, 4.6)
+        kept = trajectory["kept"].values
+        clipped = bool(((kept < KEPT[0]) | (kept > KEPT[1])).any())
         for number, rate in enumerate(trajectory["rate"].values):
             one = trajectory.sel(rate=rate)
-            colour, words = COLOURS[number % len(COLOURS)], f"rate {rate:g}"
-            left.plot(one["joint_linearity"].values.ravel(), one["kept"].values.ravel(), "o", color=colour, label=words)
+            colour, words = COLOURS[number % len(COLOURS)], f"rate {np.format_float_positional(rate, trim='-')}"
+            _shares(left, one["joint_linearity"].values.ravel(), one["kept"].values.ravel(), colour, words)
             right.plot(one["linearity"].values.ravel() / 2, one["half_missed"].values.ravel(), "o", color=colour,
                        label=words)  # fmt: skip
         left.axhline(1, color=INK, linewidth=1)
         left.set(xlabel="e of the joint change", ylabel="share of both gains that is kept", title="Adding two changes")
+        if clipped:
+            left.set_ylim(*KEPT)
         ends = np.array([trajectory["linearity"].min(), trajectory["linearity"].max()]) / 2
         right.plot(ends, ends, **THEORY, label="second order: e/2")
         right.set(xlabel="e/2", ylabel="missed, relative to half of the effect", title="Half a change")
         for axis in (left, right):
             axis.legend()
     return figure
+
+
+def _shares(axis: Axes, across: np.ndarray, values: np.ndarray, colour: str, words: str) -> None:
+    """Points; those outside of KEPT at the frame, as arrows with their numbers."""
+    inside = (values >= KEPT[0]) & (values <= KEPT[1])
+    axis.plot(across[inside], values[inside], "o", color=colour, label=words)
+    for x, value in zip(across[~inside], values[~inside], strict=True):
+        low = value < KEPT[0]
+        axis.plot([x], [KEPT[0] if low else KEPT[1]], "v" if low else "^", color=colour, markersize=9, clip_on=False)
+        axis.annotate(_signed(value, ".3g"), (x, KEPT[0] if low else KEPT[1]), xytext=(0, 8 if low else -8),
+                      textcoords="offset points", ha="center", va="bottom" if low else "top", fontsize=9)  # fmt: skip
+
+
+def _plain_log(axis: Axis, values: np.ndarray) -> None:
+    """Ticks of a logarithmic axis where there are values, and nowhere else."""
+    axis.set_ticks(values, [f"{value:.3g}" if value < 1 else f"{value:g}" for value in values])
+    axis.set_tick_params(which="minor", size=0)
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _log_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis of any length, in plain numbers: powers of ten alone say little of a short one."""
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low)
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1, 3) if decades < 3 else (1,)))
+    axis.set_minor_formatter(NullFormatter())
+    if decades < 4:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _signed(number: float, form: str) -> str:
+    """A number with a minus sign, not a hyphen."""
+    return format(number, form).replace("-", "−")
+
+
+def _put_right(name: object) -> str:
+    return PUT_RIGHT.get(str(name), str(name))

@@ -10,7 +10,10 @@ import numpy as np
 import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from saddles.figures.style import COLOURS, GREY, INK, MEASURED, look
@@ -44,12 +47,15 @@ def growth(trajectory: xr.Dataset) -> Figure:
             _epochs(grid.flat[place], trajectory)
             grid.flat[place].tick_params(labelbottom=True)
         grid[0, 0].set_ylim(0, None)
-        top.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        band = Patch(color=GREY, alpha=0.4, linewidth=0)
+        labels = [*(f"{words}, mean" for words in labels), f"± {_deviation(trajectory)}"]
+        top.legend([*handles, band], labels, loc="outside upper right", ncols=3)
         axes = bottom.subplots(2, len(places) + 1, squeeze=False)
         for column, (layer, head) in enumerate(places):
             for row, product in enumerate(COLOUR):
                 _spectra(axes[row, column], trajectory, layer, head, product)
-        axes[0, 0].legend(loc="best", fontsize=7)
+        bottom.legend(*_spectra_legend(axes[:, :-1]), loc="outside lower left", ncols=5)
         _loss(axes[0, -1], trajectory)
         _accuracy(axes[1, -1], trajectory)
     return figure
@@ -60,18 +66,45 @@ def by_scale(trajectory: xr.Dataset) -> Figure:
     scales = trajectory["scale"].values
     layer = trajectory["layer"].values[min(1, trajectory.sizes["layer"] - 1)]
     with look():
-        figure = Figure(figsize=(3.1 * len(scales) + 5, 6.4), layout="constrained")
+        figure = Figure(figsize=(3.1 * len(scales) + 6, 6.8), layout="constrained")
         axes = figure.subplots(2, len(scales) + 1, squeeze=False)
         for row, product in enumerate(COLOUR):
+            for axis in axes[row, 1:-1]:
+                axis.sharey(axes[row, 0])  # scales are compared
             for column, scale in enumerate(scales):
                 one = trajectory.sel(scale=scale, layer=layer, product=product).isel(head=0)
                 _values(axes[row, column], trajectory, one)
                 axes[row, column].set_title(f"{WORDS[product]}, scale {scale:g}")
-            axes[row, 0].set_ylabel("singular value")
+            axes[row, 0].set(ylabel="singular value", ylim=(0, None))  # once all are drawn, for all of them
+            count = min(SHOWN, trajectory.sizes["index"])
+            order = ScalarMappable(BoundaryNorm(np.arange(count + 1) + 0.5, count), ListedColormap(_shades(count)))
+            ticks = np.unique([1, (count + 1) // 2, count])
+            figure.colorbar(order, ax=list(axes[row, :-1]), label="singular value, 1: largest", ticks=ticks, pad=0.01)
         _bars(axes[0, -1], trajectory)
         _loss(axes[1, -1], trajectory)
-        axes[0, 0].set_title(f"{WORDS['KQ']}, layer {layer}, head 0, scale {scales[0]:g}")
+        figure.suptitle(
+            f"Singular values of the change of layer {layer}, head {int(trajectory['head'][0])}", fontsize=11
+        )
     return figure
+
+
+def _shades(count: int) -> np.ndarray:
+    """Colours of singular values, the largest first."""
+    return colormaps["viridis"](np.linspace(0, 0.9, count))
+
+
+def _deviation(trajectory: xr.Dataset) -> str:
+    """What bands and bars are."""
+    return "one standard deviation over heads" + (" and seeds" if trajectory.sizes["seed"] > 1 else "")
+
+
+def _spectra_legend(axes: np.ndarray) -> tuple[list[Any], list[str]]:
+    """One legend for all spectra: a panel lacks the instants at which its head had not moved."""
+    found: dict[str, Any] = {}
+    for axis in axes.flat:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in found}
+    return list(found.values()), list(found)
 
 
 def _ranks(axis: Axes, one: xr.Dataset) -> None:
@@ -83,7 +116,7 @@ def _ranks(axis: Axes, one: xr.Dataset) -> None:
         axis.fill_between(clock, mean - spread, mean + spread, color=colour, alpha=0.25, linewidth=0)
     start = one["initial_stable_rank"].mean(("scale", "seed", "head"))
     words = ", ".join(f"{product} {float(start.sel(product=product)):.0f}" for product in COLOUR)
-    axis.text(0.98, 0.03, f"initial: {words}", transform=axis.transAxes, ha="right", fontsize=7, color="#555555")
+    axis.set_title(f"initial: {words}", loc="right", fontsize=7, fontweight="normal", color="#555555")
 
 
 def _spectra(axis: Axes, trajectory: xr.Dataset, layer: int, head: int, product: str) -> None:
@@ -107,9 +140,9 @@ def _spectra(axis: Axes, trajectory: xr.Dataset, layer: int, head: int, product:
 def _values(axis: Axes, trajectory: xr.Dataset, one: xr.Dataset) -> None:
     values = one["singular_value"].dropna("index", how="all").isel(index=slice(SHOWN))
     clock = one["instant"].values / float(trajectory["step"][-1] / trajectory["epoch"][-1])
-    for place, shade in enumerate(colormaps["viridis"](np.linspace(0, 0.9, values.sizes["index"]))):
+    for place, shade in enumerate(_shades(min(SHOWN, trajectory.sizes["index"]))[: values.sizes["index"]]):
         axis.plot(clock, values.isel(index=place), color=shade, linewidth=1.5, marker="o", markersize=2)
-    axis.set_ylim(0, None)
+    axis.tick_params(labelleft=True)
     _epochs(axis, trajectory)
 
 
@@ -127,7 +160,8 @@ def _bars(axis: Axes, trajectory: xr.Dataset) -> None:
         axis.bar(at, values.mean(("seed", "head")), width, yerr=spread, color=COLOURS[place],
                  label=f"layer {layer}", error_kw=bars)  # fmt: skip
     axis.set_xticks(range(len(scales)), [f"{scale:g}" for scale in scales])
-    axis.set(xlabel="scale of the initial weights", ylabel="final stable rank", title=f"{WORDS['KQ']} at the end")
+    axis.set(xlabel="scale of the initial weights", title=f"{WORDS['KQ']} at the end")
+    axis.set_ylabel(f"final stable rank, mean\n± {_deviation(trajectory)}", fontsize=9)
     axis.legend(loc="best")
 
 
@@ -135,16 +169,31 @@ def _loss(axis: Axes, trajectory: xr.Dataset) -> None:
     several = trajectory.sizes["scale"] > 1
     for place, scale in enumerate(trajectory["scale"].values):
         one = trajectory.sel(scale=scale).mean("seed")
-        colour = COLOURS[place + 2] if several else INK
+        colour = COLOURS[(place + 2) % len(COLOURS)] if several else INK
         words = f"scale {scale:g}" if several else "training"
         axis.plot(one["epoch"], one["train_loss"], color=colour, label=words, linewidth=1.8)
         tested = _tested(trajectory["test_loss"].sel(scale=scale))
         axis.plot(tested["epoch"], tested, color=colour, linestyle=":", label=None if several else "test")
     guess = float(np.log(trajectory.attrs["outputs"]))
     axis.axhline(guess, color=GREY, linewidth=1, zorder=0, label="uniform guess")
-    axis.set(title="Loss" + (" (test dotted)" if several else ""), ylabel="cross-entropy", ylim=(0, 1.15 * guess))
+    words = ["Loss", *["mean over seeds"] * (trajectory.sizes["seed"] > 1), *["test dotted"] * several]
+    axis.set(title=", ".join(words), ylabel="cross-entropy", ylim=(0, 1.15 * guess))
+    _peaks(axis, 1.15 * guess)
     _epochs(axis, trajectory)
-    axis.legend(loc="best", fontsize=8)
+    # Below the axis: test losses may run anywhere between 0 and the guess.
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8, columnspacing=1, handlelength=1.6)
+
+
+def _peaks(axis: Axes, top: float) -> None:
+    """Mark where a curve leaves the frame, with its highest value."""
+    for line in list(axis.get_lines()):
+        across, up = (np.asarray(values, dtype=float) for values in (line.get_xdata(), line.get_ydata()))
+        if not np.isfinite(up).any() or np.nanmax(up) <= top:
+            continue
+        at = int(np.nanargmax(up))
+        axis.plot([across[at]], [0.97 * top], "^", color=line.get_color(), markersize=7)
+        axis.annotate(f"up to {up[at]:.1f}", (across[at], top), xytext=(7, -1), textcoords="offset points",
+                      va="top", fontsize=8)  # fmt: skip
 
 
 def _accuracy(axis: Axes, trajectory: xr.Dataset) -> None:

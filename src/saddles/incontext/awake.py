@@ -1,6 +1,7 @@
 """Neurons that are awake: the flow of the loss in them, to its rest."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -35,8 +36,12 @@ EXPLICIT, IMPLICIT = 5_000, 20_000
 """Steps of an explicit solver; a flow that is not at rest by then is stiff, and an implicit one goes on."""
 
 CREEPING = 1e-2
-"""A flow that is not at rest after all explicit steps counts as resting if, at its present rate, the time spent so far
-would bring it this part of the gain: the loss then falls like a power of time, and rests at no finite time."""
+"""A flow that is not at rest after all its steps counts as resting if, at its present rate, the time spent so far would
+bring it this part of the gain, and the loss falls like a power of time: it then rests at no finite time."""
+
+STEEPEST = 10.0
+"""Largest power of time that counts as one: near rest (z − z*)^m falls like t^(−m/(m−2)), t^−2 for m = 4. A faster fall
+is exponential, and what comes after it is not known."""
 
 LARGEST = 800
 """Most weights for Newton's method and the implicit solver, whose Hessians are dense."""
@@ -53,6 +58,17 @@ RTOL = 1e-7
 """Error per step of the flow."""
 
 
+class Outcome(StrEnum):
+    """How the flow of the awake neurons ended, in words that follow their name."""
+
+    RESTED = "came to rest"
+    CREEPING = "creep, as a power of time"
+    FALLING = "did not come to rest"
+    """All steps are taken, and the loss still falls fast."""
+    CUT_SHORT = "took all their steps before it could be judged whether they rest"
+    """The loss falls slowly, and not like a power of time: it may be about to fall again."""
+
+
 @dataclass(frozen=True, eq=False)
 class Rest:
     """Where the awake neurons rest; `gone` fell asleep, and `left` are their weights as they did."""
@@ -62,7 +78,12 @@ class Rest:
     push: Array
     gone: Int[np.ndarray, " neuron"]
     left: np.ndarray
-    settled: bool
+    outcome: Outcome
+
+    @property
+    def settled(self) -> bool:
+        """It is a rest, or as good as one."""
+        return self.outcome in (Outcome.RESTED, Outcome.CREEPING)
 
 
 class _Flow(eqx.Module):
@@ -107,14 +128,34 @@ def _leavers(theta: Theta, args: _Flow) -> Array:
     return _leaving(theta, jax.grad(args.total)(theta), args)
 
 
-@eqx.filter_jit
-def _creeps(theta: Theta, args: _Flow, spent: Array) -> Array:
+def _descent(t: Array, theta: Theta, args: _Flow) -> tuple[Array, Array]:
+    """The loss, and −dL/dt = ‖∇L‖²."""
     value, slope = jax.value_and_grad(args.total)(theta)
-    return (spent * jnp.sum(slope**2) <= CREEPING * args.gain) & (value <= args.before - args.gain / 2)
+    return value, jnp.sum(slope**2)
 
 
-def _nothing(t: Array, theta: Theta, args: _Flow) -> Array:
-    return t
+_descent_once = eqx.filter_jit(_descent)
+
+
+def _judge(times: np.ndarray, rates: np.ndarray, value: float, args: _Flow) -> Outcome:
+    """What a flow that has taken all its steps does.
+
+    Where L − L* falls like t^−p, so does t·‖∇L‖². At a plateau on the way it is small too, but rises again: p is
+    measured from the last look in the first half of the time, which a flow that was stopped early may not have.
+
+    Args:
+        times, rates: looks at ‖∇L‖² since the neurons woke, the last one at the end.
+        value: the loss there.
+    """
+    sizes = times * rates
+    if sizes[-1] > CREEPING * float(args.gain) or value > float(args.before) - float(args.gain) / 2:
+        return Outcome.FALLING
+    early = np.flatnonzero((times > 0) & (times <= times[-1] / 2))
+    if not len(early):
+        return Outcome.CUT_SHORT
+    at = early[-1]
+    power = np.log(sizes[at] / sizes[-1]) / np.log(times[-1] / times[at])
+    return Outcome.CREEPING if 0 < power <= STEEPEST else Outcome.CUT_SHORT
 
 
 @eqx.filter_jit
@@ -179,7 +220,7 @@ def learn(network: Sum, theta: np.ndarray, new: np.ndarray, directions: np.ndarr
     args = _Flow(*pair, jnp.asarray(gain), before, jnp.asarray(first), network.degree)
     moves = np.asarray(_field_once(jnp.asarray(0.0), jnp.asarray(theta), args))[new]
     speed = max(float(np.linalg.norm(moves) / np.linalg.norm(theta[new])), 1e-300)
-    state, left, settled = _flow(args, theta, speed)
+    state, left, outcome = _flow(args, theta, speed)
     polish = partial(_polish, args) if theta.size <= LARGEST else np.copy
     small = _pulled(network, state, state) & _slight(network, state)
     rest = polish(np.where(small[:, None], 0.0, state))
@@ -189,25 +230,31 @@ def learn(network: Sum, theta: np.ndarray, new: np.ndarray, directions: np.ndarr
     left[small] = state[small]
     _, value, push = look(pair, jnp.asarray(rest))
     gone = np.flatnonzero(left.any(axis=1))
-    return Rest(rest, float(value), push, gone, left[gone], settled)
+    return Rest(rest, float(value), push, gone, left[gone], outcome)
 
 
-def _flow(args: _Flow, theta: np.ndarray, speed: float) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Weights at the rest of the flow, those of neurons that left on the way, and whether it came to rest."""
+def _flow(args: _Flow, theta: np.ndarray, speed: float) -> tuple[np.ndarray, np.ndarray, Outcome]:
+    """Weights at the rest of the flow, those of neurons that left on the way, and how it ended."""
     edges = np.concatenate([[0.0], np.cumsum(2.0 ** np.arange(31)) / speed])
-    left, settled, phase = np.zeros_like(theta), False, 0
-    while not settled and phase < (2 if theta.size <= LARGEST else 1):
-        done = solve(_field, jnp.asarray(theta), edges, args=args, observe=_nothing, halt=_rested, rtol=RTOL,
+    left, phase, outcome = np.zeros_like(theta), 0, Outcome.FALLING
+    times, rates = np.zeros(0), np.zeros(0)
+    while phase < (2 if theta.size <= LARGEST else 1):
+        done = solve(_field, jnp.asarray(theta), edges, args=args, observe=_descent, halt=_rested, rtol=RTOL,
                      atol=RTOL * 1e-2, stiff=phase == 1, max_steps=(EXPLICIT, IMPLICIT)[phase],
                      title="awake neurons")  # fmt: skip
-        theta = np.array(done.state)
+        theta, before = np.array(done.state), times[-1] if len(times) else 0.0
+        value, rate = map(float, _descent_once(jnp.asarray(0.0), done.state, args))
+        times = np.concatenate([times, before + done.times, [before + done.end]])
+        rates = np.concatenate([rates, done.saved[1], [rate]])
         out = np.asarray(_leavers(done.state, args))
         if out.any():  # the others go on without them
             left[out], theta[out] = theta[out], 0.0
             continue
-        settled = done.halted or bool(_creeps(done.state, args, jnp.asarray(done.end)))
+        outcome = Outcome.RESTED if done.halted else _judge(times, rates, value, args)
+        if outcome in (Outcome.RESTED, Outcome.CREEPING):
+            break
         phase += 1
-    return theta, left, settled
+    return theta, left, outcome
 
 
 def _polish(args: _Flow, theta: np.ndarray) -> np.ndarray:

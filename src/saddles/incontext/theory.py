@@ -134,9 +134,7 @@ def _alternate(network: Sum, theory: AlternatingFlows) -> _Run:
             first = max(first, _utility(network, directions[0], push))
             rest = learn(network, theta, who, directions, first)
             if not rest.settled:
-                run.status = Status(
-                    Ending.STOPPED, f"the awake neurons did not come to rest after stage {len(run.rows)}"
-                )
+                run.status = Status(Ending.STOPPED, f"the awake neurons {rest.outcome} after stage {len(run.rows)}")
                 break
             awake[who], awake[rest.gone] = True, False
             theta[who] = theory.norm * directions

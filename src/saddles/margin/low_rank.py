@@ -132,15 +132,19 @@ def _at_random(task: Tokens, rank: int, starts: int, seed: int) -> list[tuple[Ma
 
 def _by_signs(task: Tokens) -> list[tuple[Matrix, Matrix]]:
     """A feasible k and q for every choice of signs that has one; s and −s are the same W."""
-    n, length, _ = task.shape
-    pairs = []
-    for rest in itertools.product((1.0, -1.0), repeat=n - 1):
-        signs = np.array([1.0, *rest])
-        key = _above_one(np.repeat(signs, length - 1)[:, None] * task.left)
-        query = _above_one(signs[:, None] * task.z)
-        if key is not None and query is not None:
-            pairs.append((key[:, None], query[:, None]))
-    return pairs
+    signs = itertools.product((1.0, -1.0), repeat=task.shape[0] - 1)
+    pairs = (separating(task, np.array([1.0, *rest])) for rest in signs)
+    return [pair for pair in pairs if pair is not None]
+
+
+def separating(task: Tokens, signs: Vector) -> tuple[Matrix, Matrix] | None:
+    """Some k and q for which kqᵀ separates and qᵀz_i has these signs, whatever their norms; None where there are none.
+
+    A linear program for each of them finds a feasible point, and minimises nothing.
+    """
+    key = _above_one(np.repeat(signs, task.shape[1] - 1)[:, None] * task.left)
+    query = _above_one(signs[:, None] * task.z)
+    return None if key is None or query is None else (key[:, None], query[:, None])
 
 
 def _above_one(rows: Matrix) -> Vector | None:

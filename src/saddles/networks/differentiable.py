@@ -38,11 +38,6 @@ class Differentiable(Protocol):
         ...
 
     @property
-    def epsilon(self) -> float:
-        """The unit roundoff of its numbers."""
-        ...
-
-    @property
     def memory_errors(self) -> tuple[type[Exception], ...]:
         """What the library raises where memory runs out (and perhaps elsewhere: `out_of_memory` tells)."""
         ...
@@ -73,6 +68,10 @@ class Differentiable(Protocol):
 
     def array(self, values: Outputs) -> np.ndarray:
         """Outputs on the host, in double precision."""
+        ...
+
+    def rounded(self, at: Point) -> Point:
+        """θ with an error of rounding in each number, of the narrowest type that the network computes in."""
         ...
 
     def difference(self, end: Point, start: Point) -> Point:

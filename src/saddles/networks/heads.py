@@ -62,8 +62,7 @@ def invariants(start: object, end: object, config: Config | None = None) -> xr.D
             )
         moved = [late[0][side] - early[0][side] for side in (0, 1)]
         row["drift_of_change"] = _ratio(_norm(moved[0] - moved[1]), _norm(moved[0]) + _norm(moved[1]))
-        between = any(_BETWEEN.search(name) for name in head.beside)
-        row["applies"] = not (head.normalised if product == "KQ" else between)
+        row["applies"] = _is_lawful(head, product)
         rows.append(row)
     return _labelled(layout, rows)
 
@@ -77,34 +76,40 @@ def closure(start: object, end: object, config: Config | None = None) -> xr.Data
     - `balance`: ‖M − (R G_Q Rᵀ)^½‖/‖M‖, 0 where W_K W_Kᵀ = √(AAᵀ) on its span. At the start of a d × d_h Gaussian head
       it is about ½‖C‖/‖G‖.
     - `memory`: ‖M − (R (G_Q + C₀) Rᵀ)^½‖/‖M‖, 0 under gradient flow, which keeps C: what it shows is noise, finite
-      steps, Adam, decay. (Of keys and queries with a rotary embedding or a norm between them flow does not keep all of
-      C, so there it shows that too.)
+      steps, Adam, decay. As in `invariants`, biases are counted in C, queries that share a key are summed, and of
+      heads with a rotary embedding only what flow keeps of C is put back. NaN where a norm or a gate breaks the law.
     - `linearity`: ‖ΔW_K ΔW_Qᵀ‖/‖ΔA‖, the remainder of the change beyond what is linear in the factors, exactly.
     - `outside`: ‖(I − P_K) ΔA (I − P_Q)‖/‖ΔA‖, the share of the change outside the spans of the start's factors, which
       a lazy head cannot reach.
     - `stable_rank`: of ΔA; `factor_change`: √(‖ΔW_K‖² + ‖ΔW_Q‖²) over that of the start's factors.
 
     `linearity`, `outside` and `stable_rank` are NaN where nothing changed. For VO read W_V and W_O in the place of W_K
-    and W_Q. Biases are left out. Arguments as for `invariants`.
+    and W_Q. Biases are left out but for `memory`. Arguments as for `invariants`.
     """
     layout, first, last = both(start, end, config)
+    layers = layout.layers()
     rows = []
     for head, product in _places(layout):
-        one, other = (head.factors[kind] for kind in PRODUCTS[product])
-        early = [first.cut(factor) for factor in (one, other)]
-        late = [last.cut(factor) for factor in (one, other)]
-        rows.append(_closure(early[0], early[1], late[0], late[1]))
+        kinds = PRODUCTS[product]
+        early, late = ([weights.cut(head.factors[kind]) for kind in kinds] for weights in (first, last))
+        laws = [_laws(layers[head.layer], head, weights, kinds)[0] for weights in (first, last)]
+        forgotten = np.subtract(*laws[0]) - np.subtract(*laws[1])  # C₀ − C
+        row = _closure(early[0], early[1], late[0], late[1], forgotten)
+        rows.append(row if _is_lawful(head, product) else row | {"memory": float("nan")})
     return _labelled(layout, rows)
 
 
-def _closure(key_0: np.ndarray, query_0: np.ndarray, key: np.ndarray, query: np.ndarray) -> dict[str, float]:
+def _closure(
+    key_0: np.ndarray, query_0: np.ndarray, key: np.ndarray, query: np.ndarray, forgotten: np.ndarray
+) -> dict[str, float]:
     """All of it in the coordinates of one QR for each side: the triangle of [W₀, ΔW] has its norms and angles."""
     (key_0, moved), (query_0, turned) = _in_triangle(key_0, key), _in_triangle(query_0, query)
     key, query = key_0 + moved, query_0 + turned
     triangle = _triangle(key)
-    memory = key_0.T @ key_0 - query_0.T @ query_0
-    gram, square = query.T @ query, triangle @ triangle.T
-    roots = [_root(triangle @ inner @ triangle.T) for inner in (gram, gram + memory)]
+    square = triangle @ triangle.T
+    # With nothing forgotten G_Q + C₀ is the Gram matrix of the keys, also where biases and groups are part of both.
+    remembered = key.T @ key + forgotten
+    roots = [_root(triangle @ inner @ triangle.T) for inner in (query.T @ query, remembered)]
     size = _norm(square)
     change = key @ turned.T + moved @ query_0.T  # nothing large cancels in it
     beyond = _outside(key_0, moved) @ _outside(query_0, turned).T
@@ -201,23 +206,26 @@ def _places(layout: Layout) -> list[tuple[Head, str]]:
     return [(head, product) for head in layout.heads for product in PRODUCTS]
 
 
+def _is_lawful(head: Head, product: str) -> bool:
+    """Whether flow keeps C: nothing between the factors of the product stops it."""
+    if product == "KQ":
+        return not head.normalised
+    return not any(_BETWEEN.search(name) for name in head.beside)
+
+
 def _laws(
     layer: list[Head], head: Head, weights: HeadWeights, kinds: tuple[str, str]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The two terms of C with the bias and without it; the second is summed over heads that share the first."""
     one, other = kinds
+    turned = head.rotary and kinds == PRODUCTS["KQ"]
     shared = [peer for peer in layer if peer.factors[one] == head.factors[one]]
     laws = []
     for biased in (True, False):
         first = weights.gram(head.factors[one], biased and BIASED[one])
         second = sum((weights.gram(peer.factors[other], biased and BIASED[other]) for peer in shared), 0 * first)
-        kept = _kept_by_rotation if head.rotary and kinds == PRODUCTS["KQ"] else _all_of
-        laws.append((kept(first, head), kept(second, head)))
+        laws.append((_kept_by_rotation(first, head), _kept_by_rotation(second, head)) if turned else (first, second))
     return laws
-
-
-def _all_of(gram: np.ndarray, head: Head) -> np.ndarray:
-    return gram
 
 
 def _kept_by_rotation(gram: np.ndarray, head: Head) -> np.ndarray:

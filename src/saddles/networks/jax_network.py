@@ -17,6 +17,9 @@ from saddles.networks.differentiable import Pushed
 Tree = Any
 """A pytree of arrays."""
 
+NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+"""How a program spells floating-point types."""
+
 Function = Callable[[Tree, Tree], Array]
 """(parameters, batch) -> outputs, one row for each sample."""
 
@@ -28,7 +31,6 @@ class JaxNetwork:
     function: Function
     batch: Tree
     samples: int
-    epsilon: float
     memory_errors: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 
     @classmethod
@@ -41,10 +43,10 @@ class JaxNetwork:
             raise SaddlesError(f"`batch` must hold at least one sample, as many in each array; got {sorted(counts)}.")
         if not all(np.isfinite(np.asarray(one)).all() for one in arrays):
             raise SaddlesError("`batch` holds numbers that are not finite. Leave those samples out.")
-        epsilon = max(float(jnp.finfo(kind).eps) for kind in _floating("start", start))
+        _floating("start", start)
         function, batch, samples = _hashable(function), jax.tree.map(jnp.asarray, batch), counts.pop()
         _need_outputs(function, start, batch, samples)
-        return cls(function, batch, samples, epsilon)
+        return cls(function, batch, samples)
 
     def parameters(self, state: Tree, name: str) -> Tree:
         """A pytree of finite floating-point arrays."""
@@ -90,6 +92,14 @@ class JaxNetwork:
     def array(self, values: np.ndarray) -> np.ndarray:
         """Outputs, which are on the host already: JAX has float64 on the device only where a program asks for it."""
         return values
+
+    def rounded(self, at: Tree) -> Tree:
+        """θ (1 ± u), u the unit roundoff of the narrowest numbers in the function's program."""
+        program = str(jax.make_jaxpr(self.function)(at, self._rows(slice(0, 1))))
+        kinds = {NAMES[name] for name in re.findall(rf"\b({'|'.join(NAMES)})\[", program)}
+        unit = max(float(jnp.finfo(kind).eps) for kind in kinds) / 2
+        draw = np.random.default_rng(24)
+        return jax.tree.map(lambda one: one + one * unit * draw.choice([-1.0, 1.0], jnp.shape(one)), at)
 
     def difference(self, end: Tree, start: Tree) -> Tree:
         """θ − θ₀."""

@@ -8,10 +8,11 @@
 pytrees). The batch is a tensor or array whose first axis is the sample; for torch also a tuple of tensors or a mapping
 of keywords, for JAX any pytree. Modules are evaluated without dropout.
 
-Cost: linearity takes one forward pass and one Jacobian-vector product (about two forward passes); each probe of the
-kernel takes two backward passes and two such products. Memory: the parameters and three directions of their size,
-beside the activations of one block of samples; blocks are halved where memory runs out. Outputs of torch modules stay
-on the module's device.
+Cost: linearity takes one forward pass and one Jacobian-vector product (about two forward passes), regime one forward
+pass more; each probe of the kernel takes two backward passes and two such products. Memory: the parameters and three
+directions of their size, beside the activations of one block of samples; blocks are halved where memory runs out.
+Outputs of torch modules stay on the module's device. What is compared is one function of the parameters: buffers, such
+as the running means of a batch norm, are those of the start.
 """
 
 from typing import Any
@@ -54,7 +55,8 @@ def regime(f: object, start: Any, end: Any, batch: object, *, probes: int = PROB
     """Lazy or active: linearity of the change and drift of the tangent kernel.
 
     - `linearity`: e of `saddles.networks.linearity`; NaN where the outputs did not change.
-    - `linearity_floor`: what rounding alone gives, ε‖f‖/‖Δf‖; a smaller e is not resolved.
+    - `linearity_floor`: what rounding alone gives, ‖f(x; θ₀(1 ± u)) − f₀‖/‖Δf‖ with the unit roundoff u of the
+      narrowest numbers that the network computes with; an e of about that size or less is not resolved.
     - `kernel_drift`: 1 − ⟨Θ, Θ₀⟩/(‖Θ‖‖Θ₀‖) of the empirical tangent kernel Θ = JJᵀ on the batch (all outputs of all
       samples). With at least as many `probes` as outputs of the batch it is exact. Otherwise ⟨Θ, Θ₀⟩ = E[(Θv)·(Θ₀v)] is
       averaged over so many v with entries of ±1 at random; `kernel_drift_error` is its standard error by the jackknife.
@@ -65,11 +67,11 @@ def regime(f: object, start: Any, end: Any, batch: object, *, probes: int = PROB
         probes: directions for the kernel; 0 leaves it out.
         seed: draws them.
     """
-    if probes < 0:
-        raise SaddlesError.must_be("probes", "at least 0", probes)
+    if not isinstance(probes, int) or probes < 0:
+        raise SaddlesError.must_be("probes", "a whole number from 0 on", probes)
     network, first, change = _opened(f, start, end, batch)
     last = network.parameters(end, "end")
-    found = _linearity(network, first, last, change)
+    found = _linearity(network, first, last, change, network.rounded(first))
     found["parameter_change"] = _ratio(network.norm(change), network.norm(first))
     if probes:
         found |= _kernel(network, first, last, probes, seed, outputs=int(found.pop("outputs")))
@@ -87,9 +89,11 @@ def _ratio(one: float, other: float) -> float:
     return one / other if other > 0 else float("nan")
 
 
-def _linearity(network: Differentiable, start: Point, end: Point, change: Point) -> dict[str, float]:
+def _linearity(
+    network: Differentiable, start: Point, end: Point, change: Point, rounded: Point | None = None
+) -> dict[str, float]:
     """Sums over blocks of samples."""
-    squares = np.zeros(3)  # of the remainder, of the change, of the outputs at the start
+    squares = np.zeros(4)  # of the remainder, of the change, of the outputs at the start, of what rounding does
     outputs = 0
 
     def block(rows: slice) -> tuple[np.ndarray, int]:
@@ -101,14 +105,16 @@ def _linearity(network: Differentiable, start: Point, end: Point, change: Point)
                 raise SaddlesError(f"The network's outputs at `{name}` are not finite. Did the training diverge?")
         moved = after - before
         rest = moved - linear
-        return np.array([network.dot(rest, rest), network.dot(moved, moved), size]), int(np.prod(before.shape))
+        noise = before - before if rounded is None else network.values(rounded, rows) - before
+        terms = [network.dot(rest, rest), network.dot(moved, moved), size, network.dot(noise, noise)]
+        return np.array(terms), int(np.prod(before.shape))
 
     for part, count in in_blocks(network, block):
         squares, outputs = squares + part, outputs + count
-    remainder, moved, before = np.sqrt(squares)
+    remainder, moved, before, noise = np.sqrt(squares)
     return {
         "linearity": _ratio(float(remainder), float(moved)),
-        "linearity_floor": network.epsilon * _ratio(float(before), float(moved)),
+        "linearity_floor": _ratio(float(noise), float(moved)),
         "output_change": _ratio(float(moved), float(before)),
         "outputs": outputs,
     }

@@ -1,27 +1,37 @@
 """Lazy or active, for two checkpoints of a language model and a file of text: what `saddles regime` computes."""
 
-import contextlib
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from saddles.errors import SaddlesError, first_line
+from saddles.errors import MissingDataError, SaddlesError, first_line
 from saddles.networks.heads import closure, invariants
 from saddles.networks.lazy_or_active import regime
-from saddles.probe.weights.checkpoints import Source, Weights, open_weights
-from saddles.probe.weights.described import guarded, settings_of, tokens_of_text
+from saddles.probe.lora.on_base import TIMES, open_model
+from saddles.probe.weights.checkpoints import Source, Weights
+from saddles.probe.weights.described import guarded, quiet, settings_of, tokens_of_text
 from saddles.training.processes import device
 from saddles.transformers.text import load_text
 
 LAZY, ACTIVE = 0.1, 0.5
 """Linearity below the first is called lazy, above the second active."""
 
+RESOLVED = 2.0
+"""Linearity below this many times what rounding gives is not told from rounding."""
+
 UNITS = {50_257: "bpe", 256: "bytes"}
 """Size of a vocabulary -> how text becomes tokens, where the model brings no tokenizer."""
+
+UNREADABLE = 0.1
+"""Share of letters that are none from which on a file is no text."""
+
+SAME = 1e-4
+"""Relative difference of outputs below which two configurations make the same function."""
 
 
 def compare_checkpoints(
@@ -31,98 +41,103 @@ def compare_checkpoints(
 
     Args:
         base: a Hugging Face folder, or a .safetensors or torch file with its config.json beside it.
-        tuned: the same model later.
+        tuned: the same model later, or a LoRA adapter on it.
         data: a text file, or a text that `saddles.transformers.load_text` knows.
         samples: blocks of text.
-        length: tokens of each.
+        length: tokens of each; fewer where the text or the model has fewer, as the attribute `length` then says.
         probes: for the kernel; 0 leaves it out.
 
     Returns:
         numbers of the whole model, as `saddles.networks.regime` gives them, and of every head, as `invariants` and
-        `closure` do.
+        `closure` do; of a model without heads that can be measured an empty one, whose attribute `reason` says why.
     """
     for name, value in (("samples", samples), ("length", length)):
         if value < 1:
             raise SaddlesError.must_be(name, "at least 1", value)
-    before, after = open_weights(base), open_weights(tuned)
-    model = _model(before)
-    batch = _tokens(before, model, data, samples, length)
-    start, end = (_state(weights, model) for weights in (before, after))
-    whole = regime(model, start, end, {"input_ids": batch}, probes=probes)
-    heads = xr.merge([invariants(base, tuned, before.config), closure(base, tuned, before.config)])
-    whole.attrs |= {"base": before.place, "tuned": after.place, "data": data, "length": length}
+    before = open_model(base)
+    after = open_model(tuned, before)
+    first = _loaded(before)
+    batch = _tokens(before, first, data, samples, length)
+    last = _loaded(after)
+    _check_one_function(before, after, first, last, batch)
+    whole = regime(first, first, last, {"input_ids": batch}, probes=probes)
+    whole.attrs |= {"base": before.place, "tuned": after.place, "data": data, "length": batch.shape[1]}
+    try:
+        heads = xr.merge([invariants(first, last), closure(first, last)])
+    except SaddlesError as problem:
+        heads = xr.Dataset(attrs={"reason": str(problem)})
     return whole, heads
 
 
-def _model(weights: Weights) -> nn.Module:
-    """The architecture that the configuration names, with weights that do not matter."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _loaded(weights: Weights) -> nn.Module:
+    """The language model that the configuration names, with these weights in float32.
+
+    transformers puts them into it, since it has other names for some tensors than the files it writes.
+    """
+    import transformers
 
     kind = weights.config.get("model_type")
     if not kind:
         raise SaddlesError(f"{weights.place} has no config.json that says its model_type. Put it beside the weights.")
-    settings = settings_of(weights.config)
-    settings = {key: value for key, value in settings.items() if key not in ("model_type", "torch_dtype", "dtype")}
+    left_out = ("model_type", "torch_dtype", "dtype", "quantization_config")
+    settings = {key: value for key, value in settings_of(weights.config).items() if key not in left_out}
     try:
-        with guarded(settings, len(weights.shapes)):
-            config = AutoConfig.for_model(str(kind), **settings)
-            with torch.device("meta"):  # first without memory: the config may describe something far larger
-                empty = AutoModelForCausalLM.from_config(config)
-            _check_fits(empty, weights)
-            with _not_drawn():
-                model = AutoModelForCausalLM.from_config(config)
-            model.tie_weights()
-    except Exception as error:  # of settings that make no sense, transformers raises anything
-        raise SaddlesError(
-            f"{weights.place} is not a language model that transformers can build ({first_line(error)})."
-        ) from error
-    return model.float().eval().to(device())
-
-
-def _not_drawn() -> contextlib.AbstractContextManager[object]:
-    """Leave the weights of a model as memory has them: they are never used, and drawing them can take minutes."""
-    for place in ("initialization", "modeling_utils"):  # of transformers 5 and 4
-        try:
-            return importlib.import_module(f"transformers.{place}").no_init_weights()
-        except (ImportError, AttributeError):
-            continue
-    return contextlib.nullcontext()
-
-
-def _check_fits(model: nn.Module, weights: Weights) -> None:
-    for name, stored in _stored_names(model, weights).items():
-        shape = tuple(model.get_parameter(name).shape)
-        if weights.shapes[stored] != shape:
-            raise SaddlesError(f"{stored} is {weights.shapes[stored]} there, and {shape} by its config.json")
-
-
-def _stored_names(model: nn.Module, weights: Weights) -> dict[str, str]:
-    """Parameter -> its name in the file; a folder without the prefix of the whole model is read too."""
-    prefix = getattr(model, "base_model_prefix", "")
-    found = {}
-    for name, _ in model.named_parameters():
-        stored = next((key for key in (name, name.removeprefix(f"{prefix}.")) if key in weights.shapes), None)
-        if stored is None:
-            raise SaddlesError(
-                f"{weights.place} has no {name}. Both must be checkpoints of the model in its config.json."
+        with guarded(settings, len(weights.shapes)), quiet():
+            config = transformers.AutoConfig.for_model(str(kind), **settings)
+            if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+                raise SaddlesError(f"transformers has no language model for {kind}")
+            tensors = {name: weights.read(name) for name in weights.shapes}
+            family: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+            model, told = family.from_pretrained(
+                None, config=config, state_dict=tensors, output_loading_info=True, dtype=torch.float32
             )
-        found[name] = stored
-    return found
+    except Exception as error:  # of settings that make no sense, transformers raises anything
+        why = str(error) if isinstance(error, SaddlesError) else first_line(error)
+        raise SaddlesError(f"{weights.place} is not a language model that transformers can build ({why}).") from error
+    if missing := sorted(told["missing_keys"]):
+        raise SaddlesError(
+            f"{weights.place} has no {missing[0]}. Both must be checkpoints of the model in its config.json."
+        )
+    return model.eval().to(device())
 
 
-def _state(weights: Weights, model: nn.Module) -> dict[str, Tensor]:
-    """The model's parameters as stored."""
-    return {name: weights.read(stored) for name, stored in _stored_names(model, weights).items()}
+def _check_one_function(before: Weights, after: Weights, first: nn.Module, last: nn.Module, batch: Tensor) -> None:
+    """Refuse two models whose settings differ in what they compute: then the weights are not all that changed."""
+    one, other = (settings_of(weights.config) for weights in (before, after))
+    changed = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    shapes = [{name: tuple(part.shape) for name, part in model.named_parameters()} for model in (first, last)]
+    if shapes[0] != shapes[1]:
+        name = next(name for name in {**shapes[0], **shapes[1]} if shapes[0].get(name) != shapes[1].get(name))
+        raise SaddlesError(
+            f"BASE and TUNED must be one model at two times; {name} is {shapes[0].get(name)} in {before.place} and "
+            f"{shapes[1].get(name)} in {after.place}."
+        )
+    if not changed:
+        return
+    inputs = {"input_ids": batch[:1].to(device())}
+    with torch.no_grad():
+        own = last(**inputs).logits
+        ours = torch.func.functional_call(first, dict(last.named_parameters()), (), inputs).logits
+    if float((own - ours).norm()) > SAME * float(own.norm()):
+        listed = ", ".join(f"{name} ({one.get(name)} and {other.get(name)})" for name in changed[:3])
+        raise SaddlesError(
+            f"The config.json of {after.place} makes another function of the same weights than that of {before.place}. "
+            f"They differ in {listed}."
+        )
 
 
 def _tokens(weights: Weights, model: nn.Module, data: str, samples: int, length: int) -> Tensor:
     vocabulary = int(model.get_input_embeddings().weight.shape[0])  # pyright: ignore[reportCallIssue]
-    folder = Path(weights.place) if Path(weights.place).is_dir() else Path(weights.place).parent
+    raw = _read(data)
+    place = Path(weights.place.split(TIMES)[0])
+    folder = place if place.is_dir() else place.parent
     if any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
-        raw = load_text(data, units="bytes", most=1_000_000).train.astype("uint8").tobytes()
-        tokens = torch.as_tensor(tokens_of_text(folder, raw.decode("utf-8", errors="replace"), vocabulary))
-    elif vocabulary in UNITS:
-        tokens = torch.as_tensor(load_text(data, units=UNITS[vocabulary], most=16 * samples * length).train)
+        tokens = torch.as_tensor(tokens_of_text(folder, _as_text(raw[:1_000_000], data), vocabulary))
+    elif UNITS.get(vocabulary) == "bytes":
+        tokens = torch.as_tensor(np.frombuffer(raw, np.uint8).astype(np.int64))
+    elif UNITS.get(vocabulary) == "bpe":
+        _as_text(raw, data)
+        tokens = torch.as_tensor(_by_gpt2(weights.place, data, 16 * samples * length))
     else:
         raise SaddlesError(
             f"{weights.place} has {vocabulary} tokens and no tokenizer.json. Put the tokenizer beside its weights."
@@ -134,38 +149,77 @@ def _tokens(weights: Weights, model: nn.Module, data: str, samples: int, length:
     return tokens[: rows * length].reshape(rows, length)
 
 
+def _read(data: str) -> bytes:
+    """All of a text: nothing is trained here, so that no part of it is kept for validation."""
+    try:
+        text = load_text(data, units="bytes")
+    except MissingDataError as error:
+        raise MissingDataError(
+            f"There is no data set or text file {data!r}. Give the path of a text file with --data."
+        ) from error
+    return np.concatenate([text.train, text.valid]).astype(np.uint8).tobytes()
+
+
+def _as_text(raw: bytes, data: str) -> str:
+    text = raw.decode("utf-8", errors="replace")
+    strange = sum(text.count(letter) for letter in ("\ufffd", "\0"))
+    if strange > UNREADABLE * max(len(text), 1):
+        raise SaddlesError(f"{data} is not a text: {100 * strange / len(text):.0f} % of it are no letters in UTF-8.")
+    return text
+
+
+def _by_gpt2(place: str, data: str, most: int) -> np.ndarray:
+    try:
+        return load_text(data, units="bpe", most=most).train
+    except MissingDataError as error:
+        raise MissingDataError(
+            f"{place} has no tokenizer.json, and GPT-2's vocabulary (gpt2_vocab.json, gpt2_merges.txt) is not in the "
+            "folder SADDLES_DATA. Put the tokenizer beside its weights."
+        ) from error
+
+
 def verdict(whole: xr.Dataset) -> str:
     """The result in a sentence that needs no paper."""
     e = float(whole["linearity"])
     if e != e:
         return "On this text the outputs did not change at all."
+    if e < RESOLVED * float(whole["linearity_floor"]):
+        return (
+            f"The outputs changed by {float(whole['output_change']):.1g} of their size, and rounding alone gives such "
+            "an e: whether the change is lazy or active cannot be told."
+        )
     if e < LAZY:
         kind = "lazy: it acts as one step along fixed directions would, and small multiples of it act in proportion"
     elif e < ACTIVE:
         kind = "in between: a good part of it is not proportional to the change of the weights"
     else:
         kind = "active: the network changed what it computes with, and scaling the change will not scale its effect"
-    return f"{100 * min(e, 1.0):.0f} % of the change of the outputs is beyond the linear part, so the change is {kind}."
+    if e >= 1:
+        return f"The linear part explains nothing of the change of the outputs (e = {e:.3g}), so the change is {kind}."
+    return f"{100 * e:.2g} % of the change of the outputs is beyond the linear part, so the change is {kind}."
 
 
 def rows_of(whole: xr.Dataset, heads: xr.Dataset) -> list[tuple[str, str, str]]:
     """Name, number and meaning, for a table."""
-    kernel = []
+    rows = [("linearity e", f"{float(whole['linearity']):.3g}", "0: lazy; about 1: active (not bounded)")]
     if "kernel_drift" in whole:
-        kernel = [("kernel drift", _pm(whole), "0: the tangent kernel is the one of the start")]
-    medians: Mapping[str, float] = {
-        str(name): float(heads[name].median()) for name in heads.data_vars if name != "applies"
-    }
-    drift = float(heads["drift"].where(heads["applies"]).median())  # of heads that have such a law
-    return [
-        ("linearity e", f"{float(whole['linearity']):.3g}", "0: lazy; about 1: active (not bounded)"),
-        *kernel,
+        rows.append(("kernel drift", _pm(whole), "0: the tangent kernel is the one of the start"))
+    rows += [
         ("change of the outputs", f"{float(whole['output_change']):.3g}", "relative to the outputs of the base"),
         ("change of the weights", f"{float(whole['parameter_change']):.3g}", "relative to the weights of the base"),
-        ("linearity of heads", f"{medians['linearity']:.3g}", "median: quadratic share of each head's change"),
-        ("outside the spans", f"{medians['outside']:.3g}", "median: share that a lazy head cannot reach"),
-        ("drift of invariants", f"{drift:.3g}", "median: 0 under gradient flow; Adam and decay break it"),
-        ("balance of heads", f"{medians['balance']:.3g}", "median: 0 where keys and queries have equal Gram matrices"),
+    ]
+    if not heads.data_vars:
+        return rows
+    lawful = heads.assign(drift=heads["drift"].where(heads["applies"]))
+    medians: Mapping[str, str] = {
+        name: f"{float(lawful[name].median()):.3g}" for name in ("linearity", "outside", "drift", "balance")
+    }
+    return [
+        *rows,
+        ("linearity of heads", medians["linearity"], "median: quadratic share of each head's change"),
+        ("outside the spans", medians["outside"], "median: share that a lazy head cannot reach"),
+        ("drift of invariants", medians["drift"], "median: 0 under gradient flow; Adam and decay break it"),
+        ("balance of heads", medians["balance"], "median: 0 where keys and queries have equal Gram matrices"),
     ]
 
 

@@ -3,15 +3,18 @@
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from saddles.errors import SaddlesError
 from saddles.networks.differentiable import Pushed
@@ -36,7 +39,6 @@ class TorchNetwork:
     samples: int
     fixed: State = field(repr=False)
     """Buffers of the start."""
-    epsilon: float = float(torch.finfo(torch.float32).eps)
     memory_errors: tuple[type[Exception], ...] = (RuntimeError,)
 
     @classmethod
@@ -45,15 +47,18 @@ class TorchNetwork:
         if not [*module.parameters()]:
             raise SaddlesError(f"The network, a {type(module).__name__}, has no parameters.")
         place = next(module.parameters())
-        inputs = _inputs(batch, place.device)
+        if any(one.is_meta for one in module.parameters()):
+            raise SaddlesError("The network has shapes and no numbers (device meta). Load its weights first.")
+        if named := next((name for name, one in module.named_parameters() if one.is_complex()), None):
+            raise SaddlesError(f"{named} is complex; only networks of real parameters are measured.")
+        inputs = _inputs(batch, place.device, _wide(place.dtype))
         counts = {len(tensor) if tensor.ndim else 0 for tensor in (*inputs[0], *inputs[1].values())}
         if len(counts) != 1 or counts == {0}:
             raise SaddlesError(f"`batch` must hold at least one sample, as many in each tensor; got {sorted(counts)}.")
         given = start if isinstance(start, Mapping) else {}
         buffers = dict(module.named_buffers())
-        fixed = {name: given.get(name, tensor).to(tensor.device) for name, tensor in buffers.items()}
-        kind = torch.float64 if place.dtype == torch.float64 else torch.float32
-        return cls(module, inputs, counts.pop(), fixed, float(torch.finfo(kind).eps))
+        fixed = {name: torch.as_tensor(given.get(name, tensor)).to(tensor.device) for name, tensor in buffers.items()}
+        return cls(module, inputs, counts.pop(), fixed)
 
     def parameters(self, state: object, name: str) -> State:
         """The module's floating-point parameters from a state dict (or a module), in float32 or wider.
@@ -64,7 +69,11 @@ class TorchNetwork:
         state = dict(state.named_parameters()) if isinstance(state, nn.Module) else state
         if not isinstance(state, Mapping):
             raise SaddlesError.must_be(name, "a state dict of the module", state)
-        tensors = {plain_name(str(key)): value for key, value in state.items() if isinstance(value, Tensor)}
+        tensors = {
+            plain_name(str(key)): torch.as_tensor(value)
+            for key, value in state.items()
+            if isinstance(value, Tensor | np.ndarray)
+        }
         found: State = {}
         for key, own in self.module.named_parameters():  # parameters that are tied come once
             if not own.is_floating_point():
@@ -77,8 +86,7 @@ class TorchNetwork:
                     f"`{name}` must have the shapes of the network; {key} has {tuple(value.shape)} and the network has "
                     f"{tuple(own.shape)}."
                 )
-            wide = torch.float64 if own.dtype == torch.float64 else torch.float32
-            found[key] = value.detach().to(own.device, wide)
+            found[key] = value.detach().to(own.device, _wide(own.dtype))
             if not bool(torch.isfinite(found[key]).all()):
                 raise SaddlesError(f"`{name}` holds numbers that are not finite, in {key}. Did the training diverge?")
         return found
@@ -136,6 +144,20 @@ class TorchNetwork:
         """Outputs on the host, in float64."""
         return values.detach().to("cpu", torch.float64).numpy()
 
+    def rounded(self, at: State) -> State:
+        """θ (1 ± u), u the unit roundoff of the narrowest numbers that come up for one sample.
+
+        Many modules compute norms and softmax in float32, whatever the type of their weights.
+        """
+        with _evaluating(self.module), torch.no_grad(), _Narrowest() as seen:
+            self._call(at, slice(0, 1))
+        changed = {}
+        for number, (name, tensor) in enumerate(at.items()):
+            draw = torch.Generator(tensor.device).manual_seed(number)
+            signs = torch.randint(0, 2, tensor.shape, generator=draw, device=tensor.device, dtype=torch.int8) * 2 - 1
+            changed[name] = tensor + tensor * signs * (seen.spacing / 2)
+        return changed
+
     def difference(self, end: State, start: State) -> State:
         """θ − θ₀."""
         return {name: end[name] - start[name] for name in start}
@@ -149,7 +171,27 @@ class TorchNetwork:
         return float(torch.stack([part.double().square().sum() for part in along.values()]).sum().sqrt())
 
 
-def _inputs(batch: object, device: torch.device) -> Inputs:
+class _Narrowest(TorchDispatchMode):
+    """The largest spacing at 1 of the floating-point types that operations return."""
+
+    spacing = 0.0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Any = None
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        for one in tree_leaves(result):
+            if isinstance(one, Tensor) and one.is_floating_point():
+                self.spacing = max(self.spacing, float(torch.finfo(one.dtype).eps))
+        return result
+
+
+def _wide(kind: torch.dtype) -> torch.dtype:
+    """The type in which parameters of this type are worked on."""
+    return torch.float64 if kind == torch.float64 else torch.float32
+
+
+def _inputs(batch: object, device: torch.device, wide: torch.dtype) -> Inputs:
     if isinstance(batch, Mapping):
         words, named = (), dict(batch)
     else:
@@ -161,24 +203,65 @@ def _inputs(batch: object, device: torch.device) -> Inputs:
         raise SaddlesError.must_be("batch", "a tensor, a tuple of tensors, or a mapping of keywords to tensors", wrong)
     if any(one.is_floating_point() and not bool(torch.isfinite(one).all()) for one in tensors):
         raise SaddlesError("`batch` holds numbers that are not finite. Leave those samples out.")
-    placed = [one.to(device) for one in tensors]
+    placed = [one.to(device, wide) if one.is_floating_point() else one.to(device) for one in tensors]
     return tuple(placed[: len(words)]), dict(zip(named, placed[len(words) :], strict=True))
 
 
 @contextlib.contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Without dropout, and attention by plain matrix products."""
+    """Without dropout, attention by plain matrix products, and derivatives also where a program has turned them off."""
     fast = torch.backends.mha.get_fastpath_enabled()
     training = {part for part in module.modules() if part.training}
     module.eval()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        with plain_attention():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(plain_attention())
+            stack.enter_context(_plain_experts(module))
+            stack.enter_context(_without_checkpointing(module))
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for part in training:
             part.training = True
+
+
+@contextlib.contextmanager
+def _plain_experts(module: nn.Module) -> Iterator[None]:
+    """Experts of models of transformers one after the other: their grouped products have no forward derivative."""
+    read, write = (getattr(module, f"{verb}_experts_implementation", None) for verb in ("get", "set"))
+    before = read() if callable(read) else {}
+    if not callable(write) or not isinstance(before, dict) or {*before.values()} <= {None, "eager"}:
+        yield
+        return
+    write("eager")
+    try:
+        yield
+    finally:
+        write(before)
+
+
+@contextlib.contextmanager
+def _without_checkpointing(module: nn.Module) -> Iterator[None]:
+    """Without the hook by which gradient checkpointing of transformers and PEFT asks for gradients of embeddings.
+
+    There it has nothing to do, and forward derivatives do not allow it.
+    """
+    taken = [
+        (part._forward_hooks, key, hook)
+        for part in module.modules()
+        for key, hook in part._forward_hooks.items()
+        if getattr(hook, "__name__", "") == "make_inputs_require_grads"
+    ]
+    for hooks, key, _ in taken:
+        del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, key, hook in taken:
+            hooks[key] = hook
 
 
 def plain_attention() -> contextlib.AbstractContextManager[object]:
@@ -202,8 +285,8 @@ def forward_mode() -> Iterator[None]:
             raise
         which = named.group(1) if named else _own_function(error.__traceback__)
         raise SaddlesError(
-            f"The network uses the operation {which}, which torch cannot differentiate forward. Replace it by plain "
-            "operations."
+            f"The network uses the operation {which}, which torch cannot differentiate forward, so its linearity "
+            "cannot be had. In a network of your own, replace it by plain operations."
         ) from error
 
 

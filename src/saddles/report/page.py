@@ -6,14 +6,13 @@ Its one script filters the table of claims; the page works without it, and its p
 import base64
 import hashlib
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from saddles.core.claim import Claim, compared
+from saddles.core.claim import Claim, compared, null_in_words
 from saddles.report.html import Html, join, tag
 from saddles.report.look import BASE, DARK, LIGHT, variables
 from saddles.runtime.files import write_text
@@ -229,7 +228,7 @@ def _overview(sections: Sequence[Section]) -> Html:
             rows.append(tag("tr", name, tag("td", section.waiting, colspan=6, class_="soft")))
         for claim in section.claims:
             reason = tag("br") + tag("span", claim.reason, class_="soft") if claim.reason else ""
-            null = f"{claim.null:.4g}" if claim.null is not None and math.isfinite(claim.null) else "none"
+            null = null_in_words(claim) or "none"
             against = tag("br") + tag("span", claim.against, class_="soft") if claim.against else ""
             cells = [
                 name,
@@ -313,9 +312,8 @@ def _beside(claims: Sequence[Claim]) -> Html:
 
 def _of_null(claim: Claim) -> str:
     """What the null gives, and what it is: without it a reader cannot tell how near the measured number is."""
-    there = claim.null is not None and math.isfinite(claim.null)
-    against = f": {claim.against}" if claim.against else ""
-    return f"null {claim.null:.3g}{against}" if there else f"no null{against}" if against else ""
+    null, against = null_in_words(claim, 3), f": {claim.against}" if claim.against else ""
+    return f"null {null}{against}" if null else f"no null{against}" if against else ""
 
 
 def fact_list(facts: Mapping[str, object]) -> Html:

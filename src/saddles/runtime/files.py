@@ -131,6 +131,20 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def scratch_folder(place: Path) -> Iterator[Path]:
+    """A hidden folder beside a place, on its disk, for what is needed until that is written; removed at the end."""
+    with explained(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _remove_litter(place)
+        draft = _draft(place)
+        draft.mkdir()
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def sync(place: Path) -> None:
     """Wait until a file or folder that exists is on the disk, and survives a power cut."""
     if WINDOWS and place.is_dir():

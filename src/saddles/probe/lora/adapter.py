@@ -1,7 +1,7 @@
 """A PEFT adapter from a base and a tuned model: `lora_extract(base, tuned, plan, out)`."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,11 @@ from saddles.probe.lora.planning import finite_norm, workshop_of
 from saddles.probe.lora.running import open_pair
 from saddles.probe.lora.skeleton import takes_fast_path
 from saddles.probe.lora.spectra import Workshop
+from saddles.probe.lora.tensor_files import SetAside
 from saddles.probe.lora.truncation import Factors, Truncation, requantised
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.weight_change import misfit
-from saddles.runtime.files import refuse_existing
+from saddles.runtime.files import refuse_existing, scratch_folder
 from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
@@ -109,22 +110,23 @@ def lora_extract(
     pairs, early, late = truncation.pairs, truncation.early, truncation.late
     workshop.check(late, early)
     _check_plan(plan, {one.module: one for one in pairs.targets}, late, data is not None)
-    tensors, errors, again = _factors(
-        plan, truncation, workshop, settings, TYPES[dtype], None if target == "peft" else settings["r"]
-    )
-    if target == "peft":
-        tensors |= _whole(plan, pairs, late)
     place = early.config.get("_name_or_path") if early.model is not None else early.place
     # PEFT cannot load what must be a parameter to it and is written as a module for others.
     model = None if target != "peft" and any(row.by_parameter for row in plan.carried) else pairs.skeleton.model
-    write_adapter(folder, tensors, {"base_model_name_or_path": place or None, **settings}, model)
+    with scratch_folder(folder) as scratch:
+        tensors, pad = SetAside(scratch), None if target == "peft" else settings["r"]
+        workshop = replace(workshop, scratch=scratch)
+        errors, again = _factors(plan, truncation, workshop, settings, TYPES[dtype], pad, tensors)
+        if target == "peft":
+            _whole(plan, pairs, late, tensors)
+        write_adapter(folder, tensors, {"base_model_name_or_path": place or None, **settings}, model)
+        count = sum(tensor.numel() for tensor in tensors.values())
     notes = [_FAST_PATH] if takes_fast_path(pairs.skeleton.model, list(errors)) else []
     below, _, merged = early.place.partition(TIMES)
     if merged:
         notes.append(
             f"its base is {below} with {merged} merged into it: merge that first (merge_and_unload), then load it"
         )
-    count = sum(tensor.numel() for tensor in tensors.values())
     return Extraction(folder, plan, errors, count, _dropped(plan, target), model is not None, again, tuple(notes))
 
 
@@ -149,8 +151,9 @@ def _factors(
     settings: dict[str, Any],
     dtype: torch.dtype,
     pad: int | None,
-) -> tuple[dict[str, Tensor], dict[str, float], float]:
-    """Factors of all modules by their names in the file, ‖ΔW − BA‖_F as stored by module, and `requantised`."""
+    aside: SetAside,
+) -> tuple[dict[str, float], float]:
+    """Set the factors of all modules aside; returns ‖ΔW − BA‖_F as stored by module, and `requantised`."""
     # Gflop of the Gram product and of four passes over ΔW (Lanczos, projection, error): only their ratios matter.
     work = {
         row.module: 2e-9
@@ -162,7 +165,7 @@ def _factors(
     }
     rows = {row.module: row for row in plan.carried if pad is None or not row.only_peft}
     homes = places([m for m, row in rows.items() if row.experts or row.in_proj], truncation.pairs.skeleton.shapes)
-    tensors, errors, again = {}, {}, []
+    errors, again = {}, []
     made = truncation.factors({module: row.rank for module, row in rows.items()}, workshop)
     what = "errors of the factors as stored" if workshop.elsewhere else "factors of ΔW"
     with bar(f"{what}, by module", sum(work.values())) as progress:
@@ -175,9 +178,9 @@ def _factors(
                 bias = _bias(rows[one.module], one, truncation.early, truncation.late)
                 parts["lora_B.bias"] = bias.to(dtype)
             home = homes.get(one.module, one.module)
-            tensors |= {f"{PREFIX}{home}.{name}": tensor for name, tensor in parts.items()}
+            aside.add({f"{PREFIX}{home}.{name}": tensor for name, tensor in parts.items()})
             progress.advance(work[one.module])
-    return tensors, {module: errors[module] for module in rows}, root(again)
+    return {module: errors[module] for module in rows}, root(again)
 
 
 def _parts(target: Target, found: list[Factors], rank: int) -> dict[str, Tensor]:
@@ -198,15 +201,14 @@ def _bias(row: ModuleRank, target: Target, early: Weights, late: Weights) -> Ten
     return late.read(target.bias.tuned).double() - early.read(target.bias.base).double()
 
 
-def _whole(plan: LoraPlan, pairs: Match, late: Weights) -> dict[str, Tensor]:
-    """Tensors that are saved whole, under the names that PEFT gives them."""
-    tensors: dict[str, Tensor] = {}
+def _whole(plan: LoraPlan, pairs: Match, late: Weights, aside: SetAside) -> None:
+    """Set tensors aside that are saved whole, under the names that PEFT gives them; tied ones are two tensors."""
     adapted = {row.module for row in plan.carried}
     for one in plan.saved:
         if not one.bias:
             for name, names in pairs.tensors_of(one.name).items():
                 if names.tuned is not None:
-                    tensors[f"{PREFIX}{name}"] = late.read(names.tuned).clone()  # tied ones are two tensors
+                    aside.add({f"{PREFIX}{name}": late.read(names.tuned)})
     if plan.saves_biases:
         rows = {row.module: row for row in plan.modules}
         biases = [one.name for one in plan.saved if one.bias]
@@ -214,8 +216,7 @@ def _whole(plan: LoraPlan, pairs: Match, late: Weights) -> dict[str, Tensor]:
         for name in dict.fromkeys(biases):
             module = name.removesuffix(".bias")
             place = f"{module}.base_layer.bias" if module in adapted else name
-            tensors[f"{PREFIX}{place}"] = late.read(str(pairs.by_name[name].tuned)).clone()
-    return tensors
+            aside.add({f"{PREFIX}{place}": late.read(str(pairs.by_name[name].tuned))})
 
 
 def _dropped(plan: LoraPlan, target: str) -> tuple[str, ...]:

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.runtime.files import explained, new_folder, write_json
+from saddles.probe.lora.tensor_files import write_tensors
+from saddles.runtime.files import explained, new_file, new_folder, write_json
 
 PREFIX = "base_model.model."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -32,7 +32,7 @@ def write_adapter(
     """Write an adapter whole or not at all.
 
     Args:
-        tensors: by their names in the file.
+        tensors: by their names in the file; one is held at a time.
         config: arguments of `LoraConfig`; only what differs from PEFT's defaults is written, so that old and new
             versions of PEFT read it.
         model: the model that it is for, without memory; the adapter is loaded into a copy of it. None: not known.
@@ -40,7 +40,8 @@ def write_adapter(
     kept = {key: value for key, value in config.items() if value not in (None, False, {})}
     facts = {"peft_type": "LORA", "inference_mode": True, "lora_dropout": 0.0, "bias": "none", **kept}
     with explained(folder), new_folder(folder) as draft:
-        save_file({name: t.contiguous() for name, t in tensors.items()}, draft / WEIGHTS, metadata={"format": "pt"})
+        with new_file(draft / WEIGHTS) as stream:
+            write_tensors(stream, tensors)
         write_json(draft / CONFIG, facts)
         if model is not None:
             check_loads(draft, model, tensors)

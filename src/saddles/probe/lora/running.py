@@ -2,8 +2,7 @@
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from saddles.probe.lora.on_base import TIMES, open_model, same_base
 from saddles.probe.lora.skeleton import skeleton_of
 from saddles.probe.lora.truncation import Truncation, check_device
 from saddles.probe.weights.checkpoints import Source, Weights
-from saddles.probe.weights.described import guarded, model_class, settings_of, tokens_of_text
+from saddles.probe.weights.described import guarded, model_class, quiet, settings_of, tokens_of_text
 
 LENGTH, BLOCKS = 256, 32
 """Tokens in a block, and blocks of a text that are used."""
@@ -66,7 +65,7 @@ def model_of(weights: Weights) -> torch.nn.Module:
         )
     settings = settings_of(weights.config)
     try:
-        with guarded(settings, len(weights.shapes)), _without_bar():  # its bar would stand above the answer
+        with guarded(settings, len(weights.shapes)), quiet():
             config = transformers.AutoConfig.for_model(**settings)
             model = kind.from_pretrained(
                 folder, config=config, local_files_only=True, trust_remote_code=False, dtype=torch.float32
@@ -93,19 +92,6 @@ def _merge(model: torch.nn.Module, weights: Weights) -> None:
             setattr(model.get_submodule(module), last, values)
         elif name in parameters:
             parameters[name].data.copy_(values)
-
-
-@contextmanager
-def _without_bar() -> Iterator[None]:
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def inputs_of(data: Data, late: Weights, places: Sequence[str], device: str) -> Inputs:

@@ -6,7 +6,7 @@ are named by what they were made from, so that a folder can serve several plans 
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,12 +44,14 @@ class Workshop:
         on: "embedded" for worker processes, or the address of a Dask scheduler; None: this process.
         workers: how many worker processes.
         parts: a folder that keeps finished ones; None keeps none.
+        scratch: a folder for factors that are not kept, which whoever made it removes.
     """
 
     device: str = "cpu"
     on: str | None = None
     workers: int | None = None
     parts: Path | None = None
+    scratch: Path | None = None
 
     @property
     def elsewhere(self) -> bool:
@@ -69,41 +71,67 @@ class Workshop:
             raise SaddlesError("`parts` needs models in files, which it can recognise. Save them, or leave it out.")
 
     def carry_out(self, pieces: Sequence[Piece], what: str = "singular values") -> dict[str, Row]:
-        """All pieces by their names; those that are kept already are read."""
+        """All pieces by their names, in memory; those that are kept already are read."""
         rows = dict(self._kept(pieces))
-        missing = [piece for piece in pieces if piece.name not in rows]
-        if self.parts is not None:
-            with explained(self.parts):
-                self.parts.mkdir(parents=True, exist_ok=True)
 
         def keep(one: Made) -> None:
             rows[one.name] = one.row
             if self.parts is not None:
-                with explained(self.parts, "What is computed is kept: make room and give the same command again"):
-                    write_row(self._file(one.name), one.row)
+                self._write(self.parts, one)
 
+        self._make(pieces, rows, keep, what)
+        return rows
+
+    def one_by_one(self, pieces: Sequence[Piece], what: str) -> Iterator[Row]:
+        """All pieces in their order, in files until their turn comes: one is held at a time, and few more on arrival.
+
+        All are made before the first is given.
+        """
+        folder = self.scratch if self.parts is None else self.parts
+        assert folder is not None
+        there = {piece.name for piece in pieces if _file(folder, piece.name).is_file()}
+        self._make(pieces, there, partial(self._write, folder), what)
+        return (self._taken(_file(folder, piece.name)) for piece in pieces)
+
+    def _taken(self, file: Path) -> Row:
+        """Read a piece, and remove it where pieces are not kept."""
+        row = read_row(file)
+        if self.parts is None:
+            file.unlink()
+        return row
+
+    def _make(self, pieces: Sequence[Piece], there: Container[str], keep: Callable[[Made], None], what: str) -> None:
+        """Make the pieces that are not there yet."""
+        missing = [piece for piece in pieces if piece.name not in there]
+        if self.parts is not None:
+            with explained(self.parts):
+                self.parts.mkdir(parents=True, exist_ok=True)
         with bar(f"{what} of ΔW, by module", sum(piece.effort for piece in pieces)) as progress:
-            progress.advance(sum(piece.effort for piece in pieces if piece.name in rows))
+            progress.advance(sum(piece.effort for piece in pieces if piece.name in there))
             if self.on is not None and missing:
                 with opened(self.on, self.workers, self.kept) as engine:
                     carry_out(engine, missing, keep, progress)
-                return rows
+                return
             for piece in missing:
                 one = made(piece, self.device)
                 if one.error:
                     raise SaddlesError(one.error)
                 keep(one)
                 progress.advance(piece.effort)
-        return rows
 
     def _kept(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, Row]]:
         for piece in pieces:
-            if self.parts is not None and self._file(piece.name).is_file():
-                yield piece.name, read_row(self._file(piece.name))
+            if self.parts is not None and _file(self.parts, piece.name).is_file():
+                yield piece.name, read_row(_file(self.parts, piece.name))
 
-    def _file(self, name: str) -> Path:
-        assert self.parts is not None
-        return self.parts / f"{name}.npz"
+    def _write(self, folder: Path, one: Made) -> None:
+        again = "What is computed is kept: make room and give the same command again"
+        with explained(folder, again if self.parts is not None else "Make room, and give the same command again"):
+            write_row(_file(folder, one.name), one.row)
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.npz"
 
 
 def piece_of(target: Target, late: Weights, early: Weights, leading: int | None, exact: bool) -> Piece:

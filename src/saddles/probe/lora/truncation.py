@@ -76,18 +76,17 @@ class Truncation:
     ) -> Iterator[tuple[Target, list[Factors]]]:
         """For each module with a rank: it and its factors, of each expert where it has several.
 
-        A workshop makes all of them before the first is given, and they are held at once; else each is made when it is
+        A workshop makes all of them before the first is given, and keeps them in files; else each is made when it is
         asked for.
         """
         targets = {t.module: t for t in self.pairs.targets if ranks.get(t.module)}
         if workshop is None or not workshop.elsewhere:
             return self._one_by_one(targets, ranks)
-        pieces = {
-            module: factors_piece(target, self.late, self.early, self.leading, ranks[module])
-            for module, target in targets.items()
-        }
-        rows = workshop.carry_out(list(pieces.values()), "factors")
-        return ((target, self._read(target, rows.pop(pieces[module].name))) for module, target in targets.items())
+        pieces = [
+            factors_piece(one, self.late, self.early, self.leading, ranks[one.module]) for one in targets.values()
+        ]
+        rows = workshop.one_by_one(pieces, "factors")
+        return ((target, self._read(target, row)) for target, row in zip(targets.values(), rows, strict=True))
 
     def _one_by_one(
         self, targets: Mapping[str, Target], ranks: Mapping[str, int]

@@ -15,8 +15,8 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from saddles.errors import SaddlesError, first_line, shown
 from saddles.probe.layouts.head_counts import Config
 
-_LAYERS = re.compile(r"layer|depth|block|expert", re.I)
-"""Settings of a config that say how many modules to build."""
+_LAYERS = re.compile(r"^(?!max_window).*(layer|depth|block|expert)", re.I)
+"""Settings of a config that say how many modules to build; `max_window_layers` of Qwen is no such number."""
 _MODULES_PER_TENSOR = 20
 """Modules of a model for each of its stored tensors, at most: containers, activations and dropout hold none."""
 _FOREIGN = re.compile(r"backbone(?!_config$)|^auto_map$|(attn|experts)_implementation|^custom_pipelines$|use_kernels")
@@ -59,9 +59,25 @@ def guarded(settings: Mapping[str, object], tensors: int) -> Iterator[None]:
 def _counts(config: object) -> int:
     """The largest number of layers, blocks or experts that a config names."""
     if isinstance(config, Mapping):
-        mine = [abs(v) for k, v in config.items() if isinstance(v, int) and _LAYERS.search(str(k))]
+        mine = [abs(v) for k, v in config.items() if isinstance(v, int) and _LAYERS.match(str(k))]
         return max([*mine, *(_counts(v) for v in config.values())], default=0)
     return max((_counts(one) for one in config), default=0) if isinstance(config, list) else 0
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the bars and remarks of transformers, which would stand above the answer."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
 
 
 @contextmanager
