@@ -321,3 +321,19 @@ def test_drifts_are_nan_where_gradient_flow_keeps_nothing(make, adapted):
         assert np.isnan(found[name][..., 0]).all()
         assert np.isfinite(found[name][..., 1]).all()
     assert np.isfinite(found["balance"]).all()
+
+
+def test_gradient_checkpointing_changes_no_number_and_stays_on():
+    measures = [networks.LiveRegime({"input_ids": WORDS}, probes=1)]
+    plain, _, _ = recorded(measures)
+    model, step = trainer()
+    model.gradient_checkpointing_enable()
+    with probe.record(model, every=2, measures=measures) as run:
+        for _ in range(4):
+            step()
+            run.step()
+    assert json.loads(run.result.attrs["gaps"]) == {}
+    expected, found = plain.result["measures"].to_dataset(), run.result["measures"].to_dataset()
+    for name in expected.data_vars:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, err_msg=str(name))
+    assert model.is_gradient_checkpointing

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from saddles.errors import SaddlesError, first_line, shown
+from saddles.errors import SaddlesError, shown
 from saddles.networks.differentiable import Pushed
 
 Tree = Any
@@ -203,7 +203,8 @@ def _need_outputs(function: Function, at: Tree, batch: Tree, samples: int) -> No
         raise
     except Exception as error:  # a user's own function may raise anything
         raise SaddlesError(
-            f"`f` fails when JAX calls it with (parameters, batch) ({type(error).__name__}: {first_line(error)})."
+            f"`f` fails when JAX calls it with (parameters, batch) ({type(error).__name__}: "
+            f"{next(iter(str(error).splitlines()), '')})."
         ) from error
     if not isinstance(values, jax.ShapeDtypeStruct) or values.shape[:1] != (samples,):
         got = f"the shape {values.shape}" if isinstance(values, jax.ShapeDtypeStruct) else f"a {type(values).__name__}"

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.trajectory import make_trajectory
-from saddles.errors import SaddlesError, first_line
+from saddles.errors import SaddlesError
 from saddles.networks.differentiable import Differentiable, Point, in_blocks, network_of
 
 PARTED = 0.1
@@ -146,7 +146,7 @@ def _own(loss: Callable[..., object], values: np.ndarray, targets: np.ndarray) -
     except Exception as error:  # a user's own function may raise anything
         raise SaddlesError(
             f"`loss` fails on outputs and targets, which it gets as arrays of NumPy ({type(error).__name__}: "
-            f"{first_line(error)})."
+            f"{next(iter(str(error).splitlines()), '')})."
         ) from error
     parts = [_array(part, "loss") for part in found] if isinstance(found, tuple | list) else []
     kinds = all(part.dtype.kind in "fiu" for part in parts)

@@ -92,12 +92,16 @@ class Journal:
         with _damage_told(file, "Restore it from a copy, or record again in another folder"):
             return load_file(file)
 
+    def has_start(self) -> bool:
+        """Whether all weights at the start were kept."""
+        return (self.folder / "start.safetensors").exists()
+
     def start(self) -> "dict[str, Tensor]":
         """All weights at the start; refused where they were not kept."""
         from safetensors.torch import load_file
 
         file = self.folder / "start.safetensors"
-        if not file.exists():
+        if not self.has_start():
             raise SaddlesError(
                 f"{self.folder} was recorded without measures, so it has no weights of the whole model at the start. "
                 "Pass reference= with them, or leave measures out."
@@ -151,7 +155,7 @@ class Journal:
         stored = self.folder / "trajectory.zarr"
         return stored.is_dir() and status_of(load(stored)).ok
 
-    def begin_again(self, starts_there: Callable[[], bool]) -> None:
+    def begin_again(self, starts_there: "Callable[[Mapping[str, Tensor]], bool]") -> None:
         """Make room for a training that starts at step 0; one that may be another training's is refused.
 
         Args:
@@ -159,7 +163,7 @@ class Journal:
         """
         # A recording without rows was begun and died before the first one: it is begun again.
         last = max(self.steps(), default=0)
-        if last and (self.ended_well() or not starts_there()):
+        if last and (self.ended_well() or not starts_there(self.reference())):
             raise SaddlesError(
                 f"{self.folder} holds a recording up to step {last}, and training starts at step 0. Recordings are "
                 "never overwritten: pass step= to resume it, or another out=."

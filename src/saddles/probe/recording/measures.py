@@ -53,12 +53,13 @@ class Measures:
         layout: where its heads lie.
 
     Attributes:
+        given: the measures.
         seconds: that training has waited for them.
     """
 
     def __init__(self, model: torch.nn.Module, given: Sequence[Measure], layout: Layout) -> None:
         self.seconds = 0.0
-        self._given, self._model = tuple(given), unwrapped(model)
+        self.given, self._model = check_measures(given), unwrapped(model)
         self._known: list[Row] = []  # what each gave at the start, as NaN
         blocks = layout.layers()
         self._heads = (len(blocks), max(map(len, blocks.values()), default=0), len(PRODUCTS))
@@ -72,7 +73,7 @@ class Measures:
             reference: the start, where it was given.
             resumed: an earlier recording that is resumed; without it and a reference, the start is the model now.
         """
-        if not self._given:
+        if not self.given:
             return
         if reference is None and resumed is not None:
             reference = resumed.start()
@@ -86,7 +87,9 @@ class Measures:
         self.seconds = 0.0
 
     def starts_at(self, journal: Journal, reference: Reference | None) -> bool:
-        """Whether the start is that of an earlier recording."""
+        """Whether the start is that of an earlier recording, where both have one."""
+        if not self.given or not journal.has_start():
+            return True
         now, then = parameters(self._model), journal.start()
         return set(then) == set(now) and same_weights(then, part_of(now if reference is None else reference, now))
 
@@ -94,7 +97,7 @@ class Measures:
         """All numbers now, `measures/…`, and arrays of heads, `heads/…`; the first measure that fails is told."""
         row: Row = {}
         self._known = []
-        for one in self._given:
+        for one in self.given:
             found = self._taken(one, row)
             self._known.append({name: np.full_like(array, np.nan) for name, array in found.items()})
             row |= found
@@ -103,7 +106,7 @@ class Measures:
     def take_at(self, step: int, rows: Rows) -> Row:
         """All numbers now; those of a measure that fails are NaN, the recording has a gap, and training goes on."""
         row: Row = {}
-        for one, missing in zip(self._given, self._known, strict=True):
+        for one, missing in zip(self.given, self._known, strict=True):
             try:
                 row |= missing | self._taken(one, row)
             except Exception as error:

@@ -35,7 +35,7 @@ from saddles.probe.layouts.layout import Layout
 from saddles.probe.measuring import Metrics, Row, headline, measure_initial, need_heads, without_spectrum
 from saddles.probe.recording.backends import AdaptedBackend, Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
-from saddles.probe.recording.measures import Measure, Measures, check_measures, medians
+from saddles.probe.recording.measures import Measure, Measures, medians
 from saddles.probe.recording.on_device import DeviceBackend
 from saddles.probe.recording.rows import Rows, in_words, status_after
 from saddles.probe.recording.slots import Slots
@@ -70,14 +70,14 @@ def record(
             there already is resumed: its reference is used, and rows after `step` are put aside.
         step: how many steps the model has been trained already, as when resuming.
         reference: the model at the start, or its state dict; None takes the model as it is now.
-        modules: measure the plain matrices too; this costs more and holds a copy of the whole model. With it, or with
-            `measures`, a model without attention heads is recorded without them.
+        modules: measure the plain matrices too; this costs more and holds a copy of the whole model.
         pending: how many copies of the recorded weights may wait for their turn.
         process: measure in a process of its own, with memory of the host alone; None does so where weights lie on a
             GPU and cannot be measured there (plain matrices, float64, several GPUs). Measuring on the GPU takes two
             copies of the recorded weights and about 1 GB there.
         measures: objects that are called with (model, parameters at the start) and give numbers by name, such as
             `saddles.networks.LiveRegime(batch)`; training waits for them, and a copy of the model at its start is held.
+            With them, or with `modules`, a model without attention heads is recorded without them.
     """
     for name, value, least in (("every", every, 1), ("pending", pending, 1), ("step", step, 0)):
         if value < least:
@@ -112,8 +112,8 @@ class Recorder:
     ) -> None:
         self._adapted = find_adapted(model)
         self.layout: Layout = self._adapted.layout if self._adapted else heads(model)
-        listed = check_measures(measures)
-        if not self._adapted and not modules and not listed:
+        self._extra = Measures(model, measures, self.layout)
+        if not self._adapted and not modules and not self._extra.given:
             need_heads(self.layout)
         self.every, self.at, self._began = every, step, step
         self._spectra = spectra
@@ -125,7 +125,6 @@ class Recorder:
         self._copier = Copier({name: live[name] for name in names}, lambda: live_parameters(model))
         self._narrow = all(live[name].dtype != torch.float64 for name in names)
         self._journal, self._given = journal, reference
-        self._extra = Measures(model, listed, self.layout)
         self._rows = Rows(journal)
         self._backend: Backend[Any]  # each measures what its own `_copy` fills
         self._copy: Callable[[Any], None]
@@ -232,18 +231,13 @@ class Recorder:
         if journal is None or not journal.exists():
             return None
         if self.at == 0:
-            journal.begin_again(lambda: self._starts_at(journal, now))
+            whole = self._extra.starts_at(journal, self._given)
+            journal.begin_again(lambda reference: whole and same_weights(reference, self._start(now)))
             return None
         reference = journal.resume(self.at, self.layout, now)
         self._initial = journal.initial()
         self._rows.take_over(journal)
         return reference
-
-    def _starts_at(self, journal: Journal, now: Mapping[str, Tensor]) -> bool:
-        """Whether training starts from the weights of an earlier recording."""
-        if self._copier.places:
-            return same_weights(journal.reference(), self._start(now))
-        return self._extra.starts_at(journal, self._given)  # measures alone are recorded
 
     def _start(self, now: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The weights at the start, where training begins: those that were given, or the present ones."""
@@ -317,12 +311,10 @@ class Recorder:
 
     def _keep(self, step: int, row: Row, extra: Row) -> None:
         """In the background: what there is of a row, to memory and to disk."""
-        if not row and not extra:
-            self._rows.write()
-            return
         # On disk before a tracker shows it: what was seen is not lost in a crash.
         self._rows.add(step, row | extra)
-        self._metrics.put((step, headline(row | extra) | medians(extra)))
+        if row or extra:
+            self._metrics.put((step, headline(row | extra) | medians(extra)))
 
     def _check_jobs(self) -> None:
         """Forget jobs that are done."""

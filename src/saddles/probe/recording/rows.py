@@ -42,10 +42,11 @@ class Rows:
         self._noted = dict(self._gaps)
 
     def add(self, step: int, row: Row) -> None:
-        """Keep a row, and write it."""
-        with self._lock:
-            self._rows[step] = row
-            self._unwritten.add(step)
+        """Keep a row, if anything is in it, and write what waits for it."""
+        if row:
+            with self._lock:
+                self._rows[step] = row
+                self._unwritten.add(step)
         self.write()
 
     def add_gap(self, step: int, why: str) -> None:
