@@ -176,7 +176,7 @@ def test_measures_are_a_list():
         with pytest.raises(SaddlesError, match=words):
             check_measures(given)
     with pytest.raises(SaddlesError, match="Write LiveHeads"):
-        probe.SaddlesCallback(measures=[networks.LiveHeads])
+        probe.SaddlesCallback(measures=[networks.LiveHeads])  # pyright: ignore[reportArgumentType]
     assert check_measures(one for one in [networks.LiveHeads()]) == (networks.LiveHeads(),)
 
 
