@@ -175,6 +175,8 @@ def test_measures_are_a_list():
     for given, words in (([networks.LiveHeads], r"Write LiveHeads\(…\)"), ([3], "got 3"), (["a"], "got 'a'")):
         with pytest.raises(SaddlesError, match=words):
             check_measures(given)
+    with pytest.raises(SaddlesError, match="Write LiveHeads"):
+        probe.SaddlesCallback(measures=[networks.LiveHeads])  # pyright: ignore[reportArgumentType]
     assert check_measures(one for one in [networks.LiveHeads()]) == (networks.LiveHeads(),)
 
 
@@ -211,6 +213,12 @@ def test_a_network_without_heads_is_recorded_without_them(modules, tmp_path):
     assert probe.recorded(tmp_path / "run")["measures"].to_dataset().equals(found)
     again, *_ = perceptron(tmp_path / "run", steps=1, step=3, modules=modules)
     assert again.result["measures"].to_dataset()["step"].values.tolist() == [1, 2, 3, 4]
+    other = torch.nn.Linear(5, 5)
+    with pytest.raises(SaddlesError, match="a recording of another model"):
+        probe.record(
+            other, 1, out=tmp_path / "run", step=2, modules=modules, measures=[networks.LiveRegime(torch.ones(1, 5))]
+        ).__enter__()
+    assert len([*(tmp_path / "run" / "rows").iterdir()]) == 4, "nothing was put aside"
 
 
 def test_recordings_of_measures_alone_are_never_overwritten(tmp_path):
