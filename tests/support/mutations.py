@@ -124,7 +124,7 @@ _ROWS = (
     ("diffusion/vdm.py", "share = -torch.expm1(after - before)", "share = -torch.expm1(before - after)", "tests/diffusion/test_vdm.py"),
     ("diffusion/vdm.py", "terms = (0.5 * self.slope.abs() * missed,", "terms = (self.slope.abs() * missed,", "tests/diffusion/test_vdm.py"),
     # networks, incontext, and training with PEFT
-    ("networks/heads.py", "remembered = key.T @ key + forgotten", "remembered = key.T @ key - 2 * forgotten", "tests/networks/test_heads.py"),
+    ("networks/heads.py", "forgotten = np.subtract(*laws[0])", "forgotten = -np.subtract(*laws[0])", "tests/networks/test_heads.py"),
     ("networks/heads.py", "\"V\": True, \"O\": False}", "\"V\": True, \"O\": True}", "tests/networks/test_heads.py"),
     ("networks/heads.py", "half + len(half))", "2 * half + 1)", "tests/networks/test_rotary.py"),
     ("networks/theory.py", "kept = jnp.exp(-values * time)", "kept = jnp.exp(-2 * values * time)", "tests/networks/test_linearised.py"),
@@ -144,7 +144,7 @@ _ROWS = (
     ("incontext/crossing.py", "part.frozen.any() and part.system.returned(state) > felt", "part.frozen.any() and part.system.returned(state) > 1e9 * felt", "tests/incontext/test_crossing.py"),
     ("incontext/linear_networks.py", "waits.append((1 - grown) / singular[k - 1][0])", "waits.append(1 / singular[k - 1][0])", "tests/incontext/test_theory.py"),
     ("margin/low_rank.py", "bound = lengths.min() / lengths", "bound = np.ones(len(lengths))", "tests/margin/test_low_rank.py"),
-    ("margin/low_rank.py", "itertools.product((1.0, -1.0), repeat=n - 1)", "itertools.product((1.0,), repeat=n - 1)", "tests/margin/test_low_rank.py"),
+    ("margin/low_rank.py", "itertools.product((1.0, -1.0), repeat=task.shape[0] - 1)", "itertools.product((1.0,), repeat=task.shape[0] - 1)", "tests/margin/test_low_rank.py"),
     ("concepts/experiments/depth.py", "concepts.MLP((dim,) * (layers - 1))", "concepts.MLP((dim,) * layers)", "tests/concepts/test_experiments.py"),
 )  # fmt: skip
 
