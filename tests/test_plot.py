@@ -63,6 +63,16 @@ def test_variables_can_be_named_and_a_wrong_name_is_explained():
         saddles.plot()
 
 
+def test_a_recording_without_heads_is_drawn_by_its_measures():
+    heads = _recording()["heads"].to_dataset().isel(layer=slice(0))
+    measures = xr.Dataset({"linearity": ("time", np.linspace(0, 1, 5))}, coords={"time": np.arange(5.0)})
+    tree = xr.DataTree.from_dict({"heads": heads, "measures": measures})
+    (axis,) = saddles.plot(tree).axes
+    assert "linearity" in {axis.get_title(), axis.get_ylabel(), *(line.get_label() for line in axis.lines)}
+    with pytest.raises(SaddlesError, match="nothing to draw"):
+        saddles.plot(xr.DataTree.from_dict({"heads": heads}))
+
+
 def test_a_recording_is_drawn_by_layer():
     tree = _recording()
     assert [axis.get_title(loc="left") for axis in saddles.plot(tree).axes] == ["layer 0", "layer 1"]

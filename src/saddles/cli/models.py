@@ -75,6 +75,10 @@ def report(
     tree = load(recording) if whole else recorded(recording)
     if not isinstance(tree, xr.DataTree) or "heads" not in tree.children:
         raise SaddlesError(f"{recording} holds no recording of heads. Give the folder that the recorder wrote.")
+    if not tree["heads"].sizes.get("layer", 1):
+        raise SaddlesError(
+            f"The network in {recording} has no attention heads, and the page is about them. saddles.plot draws it."
+        )
     for line in growth_sentences(tree):
         out.print(escape(line), highlight=False)
     say(f"report: {write_inspection(tree, out_ or recording)}")

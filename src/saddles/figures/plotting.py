@@ -33,7 +33,8 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
         trajectories: what `simulate`, `predict`, `load` or a recording returns. Those made by a theory are dashed.
         variables: what to draw; None chooses: losses and errors, then what has one more axis than time.
 
-    A recording of a real model is drawn alone: the stable rank of every layer's change.
+    A recording of a real model is drawn alone: the stable rank of every layer's change; of a network without heads its
+    measures, or the ranks of its matrices.
     """
     if not trajectories:
         raise SaddlesError("`plot` needs at least one trajectory, such as the result of `simulate`.")
@@ -41,7 +42,7 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
         if isinstance(one, xr.DataTree):
             if len(trajectories) > 1:
                 raise SaddlesError("`plot` draws a recording alone. Call it once for each.")
-            return probe.stable_rank(one)
+            return _recording(one, variables)
     data = [one for one in trajectories if isinstance(one, xr.Dataset)]
     panels = _panels(data, variables)
     clock = "step" if all("step" in one.coords for one in data) else "time"
@@ -52,6 +53,16 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
                 _draw(axis, data, name, clock, colour)
             _finish(axis, data, names, clock)
     return figure
+
+
+def _recording(tree: xr.DataTree, variables: Sequence[str] | None) -> Figure:
+    if "heads" in tree.children and not tree["heads"].sizes.get("layer", 1):
+        groups = [tree[name].to_dataset() for name in ("measures", "modules") if name in tree.children]
+        filled = [group for group in groups if group.data_vars]
+        if not filled:
+            raise SaddlesError("The recording has neither heads nor measures nor matrices: there is nothing to draw.")
+        return plot(filled[0], variables=variables)
+    return probe.stable_rank(tree)
 
 
 def is_theory(trajectory: xr.Dataset) -> bool:
