@@ -6,7 +6,7 @@
     run.result["measures"]["linearity"]
 
 Training waits meanwhile. A measurement costs, in training steps on the same batch (`python -m benchmarks networks`),
-about 3 for `LiveRegime` and 4.4 more for each probe, and about 2 for `LiveHeads`, whatever its batch.
+about 3.4 for `LiveRegime` and 3.6 more for each probe, and about 1 for `LiveHeads`, whatever its batch.
 """
 
 from collections.abc import Mapping
