@@ -98,13 +98,17 @@ def test_one_of_anything_is_drawn(draw):
     make, axes = DRAWN[draw]
     whole = make()
     for few in ([], *([axis] for axis in axes), axes):
-        draw(whole.isel({axis: [0] for axis in few})).draw_without_rendering()
+        figure = draw(whole.isel({axis: [0] for axis in few}))
+        figure.draw_without_rendering()
+        assert all(axis.has_data() for axis in figure.axes if axis.get_visible() and axis.axison)
 
 
 @pytest.mark.parametrize("draw", [draw for draw in DRAWN if "border" in DRAWN[draw][0]()], ids=lambda one: one.__name__)
 def test_no_border_is_drawn_where_there_is_none(draw):
     make, _ = DRAWN[draw]
-    draw(make().map(lambda row: row * np.nan if row.name in ("border", "slope") else row)).draw_without_rendering()
+    figure = draw(make().map(lambda row: row * np.nan if row.name in ("border", "slope") else row))
+    figure.draw_without_rendering()
+    assert figure.axes[0].has_data()
 
 
 def test_a_border_that_is_passed_twice_has_no_slope():

@@ -56,21 +56,6 @@ def test_command_gives_the_numbers_of_the_measures(pair, tmp_path):
     assert "kernel" not in done.output
 
 
-def test_a_model_with_rotary_positions_and_shared_keys(tmp_path):
-    """Weights that are read are the only ones: neither those of a model being built nor its buffers are left over."""
-    model, start = _saved("llama", tmp_path, num_key_value_heads=2)
-    whole, heads = compare_checkpoints(tmp_path / "base", tmp_path / "tuned", str(tmp_path / "text.txt"), **FEW)
-    text = (tmp_path / "text.txt").read_bytes()[:32]
-    batch = torch.tensor(np.frombuffer(text, np.uint8).astype(np.int64)).reshape(2, 16)
-    expected = networks.linearity(model, start, dict(model.named_parameters()), {"input_ids": batch})
-    assert float(whole["linearity"]) == pytest.approx(expected, rel=1e-5)
-    assert heads["drift"].shape == (2, 4, 2)
-    assert bool(heads["applies"].all())
-    unlawful = heads.assign(drift=heads["drift"].where(heads["product"] == "VO", 1e9), applies=heads["product"] == "VO")
-    row = next(row for row in rows_of(whole, unlawful) if row[0] == "drift of invariants")
-    assert float(row[1]) == pytest.approx(float(heads["drift"].sel(product="VO").median()), rel=1e-2)
-
-
 def _saved(kind, folder, scale=0.05, **extra):
     """A small random model before and after a random change of its weights, saved by transformers."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -95,10 +80,16 @@ FEW: dict[str, int] = {"samples": 2, "length": 16, "probes": 0}
 
 @pytest.mark.parametrize(
     ("kind", "extra"),
-    [("gpt_neox", {}), ("qwen2", GROUPED), ("mixtral", {**GROUPED, "num_local_experts": 2, "num_experts_per_tok": 2})],
+    [
+        ("llama", GROUPED),
+        ("gpt_neox", {}),
+        ("qwen2", GROUPED),
+        ("mixtral", {**GROUPED, "num_local_experts": 2, "num_experts_per_tok": 2}),
+    ],
 )
-def test_families_that_transformers_saves_under_other_names(kind, extra, tmp_path):
-    """GPT-NeoX's head, Mixtral's experts; and Qwen2, whose config has a number of layers that counts no layers."""
+def test_families(kind, extra, tmp_path):
+    """Rotary buffers of Llama; GPT-NeoX's head and Mixtral's experts, which transformers saves under other names; and
+    Qwen2, whose config has a number of layers that counts no layers."""
     model, start = _saved(kind, tmp_path, **extra)
     whole, heads = compare_checkpoints(tmp_path / "base", tmp_path / "tuned", str(tmp_path / "text.txt"), **FEW)
     text = (tmp_path / "text.txt").read_bytes()[:32]
@@ -106,6 +97,11 @@ def test_families_that_transformers_saves_under_other_names(kind, extra, tmp_pat
     expected = networks.linearity(model, start, dict(model.named_parameters()), {"input_ids": batch})
     assert float(whole["linearity"]) == pytest.approx(expected, rel=1e-5)
     assert heads["drift"].shape == (2, 4, 2)
+    assert bool(heads["applies"].all())
+    lawful = heads["product"] == "VO"
+    unlike = heads.assign(drift=heads["drift"].where(lawful, 1e9), applies=heads["applies"] & lawful)
+    row = next(row for row in rows_of(whole, unlike) if row[0] == "drift of invariants")
+    assert float(row[1]) == pytest.approx(float(heads["drift"].sel(product="VO").median()), rel=1e-2)
 
 
 def test_an_adapter_is_the_model_that_it_makes(tmp_path):

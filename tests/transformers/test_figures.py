@@ -31,7 +31,9 @@ def test_one_of_anything_is_drawn(draw):
     whole = _made()
     axes = ["scale", "seed", "layer", "head", "instant", "index"]
     for few in ([], ["layer"], ["scale", "seed"], axes):
-        draw(whole.isel({axis: [0] for axis in few})).draw_without_rendering()
+        figure = draw(whole.isel({axis: [0] for axis in few}))
+        figure.draw_without_rendering()
+        assert all(axis.has_data() for axis in figure.axes if axis.get_visible() and axis.axison)
 
 
 def test_a_loss_that_leaves_the_frame_is_marked():
