@@ -1,6 +1,7 @@
 """`saddles regime` on a small GPT-2 over bytes, saved before and after a change."""
 
 import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,27 @@ def test_rounding_is_not_called_active(tmp_path):
     assert "cannot be told" in verdict(whole)
     assert "(e = 1.15)" in verdict(whole.assign(linearity=1.15, linearity_floor=0.0))
     assert verdict(whole.assign(linearity=0.0984, linearity_floor=0.0)).startswith("9.8 % of the change")
+
+
+def test_whole_numbers_are_no_weights_and_files_hold_no_nan(pair, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder, *_ = pair
+    packed = tmp_path / "packed"
+    shutil.copytree(folder / "tuned", packed)
+    tensors = load_file(packed / "model.safetensors")
+    name = "transformer.h.0.attn.c_attn.weight"
+    save_file({**tensors, name: (100 * tensors[name]).to(torch.int8)}, packed / "model.safetensors", {"format": "pt"})
+    text = str(folder / "text.txt")
+    with pytest.raises(SaddlesError, match=r"int8|quantised"):
+        compare_checkpoints(folder / "base", packed, text, **FEW)
+    base = str(folder / "base")
+    done = CliRunner().invoke(
+        app, ["regime", base, base, "--data", text, "--probes", "0", "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "NaN" not in (written := (tmp_path / "out" / "regime.json").read_text())
+    assert json.loads(written)["linearity"] is None
 
 
 def test_settings_that_change_the_function_and_models_without_heads(tmp_path):

@@ -13,7 +13,7 @@ from saddles.errors import MissingDataError, SaddlesError, first_line
 from saddles.networks.heads import closure, invariants
 from saddles.networks.lazy_or_active import regime
 from saddles.probe.lora.on_base import TIMES, open_model
-from saddles.probe.weights.checkpoints import Source, Weights
+from saddles.probe.weights.checkpoints import FLOATS, Source, Weights
 from saddles.probe.weights.described import guarded, quiet, settings_of, tokens_of_text
 from saddles.training.processes import device
 from saddles.transformers.text import load_text
@@ -79,6 +79,12 @@ def _loaded(weights: Weights) -> nn.Module:
     kind = weights.config.get("model_type")
     if not kind:
         raise SaddlesError(f"{weights.place} has no config.json that says its model_type. Put it beside the weights.")
+    packed = [name for name, type_ in weights.types.items() if type_ not in FLOATS and name.endswith("weight")]
+    if packed:
+        raise SaddlesError(
+            f"{weights.place} is quantised in a way that is not read here ({packed[0]} is {weights.types[packed[0]]}). "
+            "Give the model before that."
+        )
     left_out = ("model_type", "torch_dtype", "dtype", "quantization_config")
     settings = {key: value for key, value in settings_of(weights.config).items() if key not in left_out}
     try:
