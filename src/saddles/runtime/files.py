@@ -116,10 +116,7 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     if not replace:
         refuse_existing(place)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    _remove_litter(place)
-    draft = _draft(place)
-    draft.mkdir()
+    draft = _empty_draft(place)
     try:
         yield draft
         if replace:
@@ -135,14 +132,20 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
 def scratch_folder(place: Path) -> Iterator[Path]:
     """A hidden folder beside a place, on its disk, for what is needed until that is written; removed at the end."""
     with explained(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _remove_litter(place)
-        draft = _draft(place)
-        draft.mkdir()
+        draft = _empty_draft(place)
     try:
         yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _empty_draft(place: Path) -> Path:
+    """A new folder beside a place; what a killed process left there is removed."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _remove_litter(place)
+    draft = _draft(place)
+    draft.mkdir()
+    return draft
 
 
 def sync(place: Path) -> None:
