@@ -11,6 +11,7 @@ from torch import nn
 import saddles
 from saddles import networks
 from saddles.errors import SaddlesError
+from saddles.networks.experiments.linearised import _judged
 from saddles.networks.side_by_side import cross_entropy
 from saddles.networks.theory import kernels
 
@@ -113,6 +114,17 @@ def test_beside_agrees_with_the_closed_form_and_across_libraries():
     again = networks.beside(module, state, [(inputs, targets)] * STEPS, inputs, rate=RATE)
     for name in ("loss", "linearised_loss", "distance", "linearity"):
         np.testing.assert_allclose(again[name], found[name], rtol=1e-7, atol=1e-10)
+
+
+def test_a_run_that_never_parts_is_together_for_all_of_it():
+    """The null of the claim, the widest network, is a number that fails it."""
+    widths, steps = np.array([16, 64, 256]), np.arange(11)
+    apart = np.minimum(steps[:, None] / 20, 1.6 / widths)[:, None].repeat(2, 1)  # (step, seed, width)
+    apart[:, 1, 0] /= 100  # the second seed's narrowest never parts either
+    *_, claim = _judged(apart, widths, -1.0, "network", "laptop")
+    assert claim.null == 1
+    assert claim.value == pytest.approx(1.0)  # the worst seed's
+    assert claim.verdict == "fails"
 
 
 def test_cross_entropy_gradient():

@@ -161,7 +161,8 @@ def _judged(apart: np.ndarray, widths: np.ndarray, expected: float, name: str, s
     # Not a random order: that of four widths was their own once.
     mixed = [np.polyfit(np.log(widths), np.log(np.roll(row, 1)), 1)[0] for row in most]
     late = apart > PARTED
-    parting = np.where(late.any(0), late.argmax(0), np.inf) / (len(apart) - 1)
+    # A run that never parts stays together for all of its steps, which is what the null must say as a number.
+    together = np.where(late.any(0), late.argmax(0) / (len(apart) - 1), 1.0)
     return [
         judge(
             f"A {name} and its linearisation part by w^({expected:g}): distance of the exponent of their largest "
@@ -182,10 +183,10 @@ def _judged(apart: np.ndarray, widths: np.ndarray, expected: float, name: str, s
         ),
         judge(
             f"The narrowest {name} parts from its linearisation in the first half of its run: share of the steps",
-            values=parting[:, 0],
+            values=together[:, 0],
             relation="<=",
             threshold=0.5,
-            null=parting[:, -1],
+            null=together[:, -1],
             against="the widest one",
         ),
     ]
