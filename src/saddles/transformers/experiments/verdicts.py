@@ -116,7 +116,7 @@ def diffusing(trajectory: xr.Dataset, product: str, early: int = EARLY) -> dict[
 def spectra(trajectory: xr.Dataset, product: str) -> dict[str, np.ndarray]:
     """By how much the normalised spectrum of the change exceeds the initial one at most, of each seed; of the walk."""
     if "spectrum_excess" in trajectory:
-        excess = trajectory["spectrum_excess"]
+        excess = trajectory["spectrum_excess"].dropna("seed", how="all")  # older seeds of a joined store have none
     else:  # stored before it was kept of every seed
         excess = spectrum_excess(trajectory["singular_value"].isel(instant=-1), trajectory["initial_singular_value"])
     excess = excess.sel(product=product).max(("scale", "layer"), skipna=False)
@@ -149,7 +149,7 @@ def rising(trajectory: xr.Dataset, product: str) -> tuple[np.ndarray, np.ndarray
     The second is the median over heads and layers of the step of the last over that of the first.
     """
     if "leading_singular_value" in trajectory:
-        values = trajectory["leading_singular_value"]
+        values = trajectory["leading_singular_value"].dropna("seed", how="all")
     else:  # stored before they were kept of every seed
         values = trajectory["singular_value"].isel(index=slice(LEADING)).rename(index="leading")
         values = values if "seed" in values.dims else values.expand_dims("seed")
