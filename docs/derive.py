@@ -49,8 +49,10 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
                 rows = value.transpose("scale", "seed", "layer")
                 found |= {f"{product}, {words}, {label}": row for label, row in _runs(rows)}
             order, late = rising(run, product)
-            found[f"{product}, leading singular values that rise in order, share by scale"] = order
-            found[f"{product}, step of the fifth over that of the first, by scale"] = late
+            for k, (share, ratio) in enumerate(zip(order, late, strict=True)):
+                seed = f", seed {k + 1}" if len(order) > 1 else ""
+                found[f"{product}, leading singular values that rise in order, share by scale{seed}"] = share
+                found[f"{product}, step of the fifth over that of the first, by scale{seed}"] = ratio
         for name in ("train_loss", "test_loss", "test_accuracy"):
             rows = run[name].transpose("scale", "seed", "time")
             for label, row in _runs(rows):

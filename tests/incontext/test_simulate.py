@@ -41,6 +41,13 @@ def _attention(weights, prompts):
     return jnp.einsum("hpn,pni,hi->p", scores, tokens, value) / prompts.inputs.shape[1]
 
 
+def test_the_loss_is_in_double_precision_whatever_jax_is_set_to():
+    """A user's program has JAX in its default, float32; the tests of this package do not."""
+    task = Regression([0.9, 0.5], prompt=31)
+    with jax.enable_x64(False):
+        assert task.loss(task.target) == pytest.approx(task.plateaus[-1], rel=1e-13)
+
+
 def test_full_attention_on_drawn_prompts():
     """It answers as the reduced model does, and the entries outside its blocks have no force but sampling noise."""
     task, heads, rank = _task(), 2, 2

@@ -1,9 +1,11 @@
 """A grid of runs that are numbers: order, labels, what is kept and what a run that stopped early leaves."""
 
 import numpy as np
+import pytest
 import xarray as xr
 
 from saddles.core.experiment import Context
+from saddles.errors import SaddlesError
 from saddles.training import run_grid, stack_runs
 
 GRID = {"scale": (1.0, 0.1, 0.5), "seed": (7, 8)}
@@ -42,6 +44,26 @@ def test_every_point_is_run_once_under_its_own_name(tmp_path):
     assert labels[:3] == ["scale-1-seed-7", "scale-1-seed-8", "scale-0.1-seed-7"]
     assert seen[2] == (0.1, 7, "scale-0.1-seed-7", "lab/name, run 3 of 6")
     assert list(tmp_path.iterdir()) == [], "checkpoints of finished runs are removed"
+
+
+def test_settings_that_differ_in_a_late_digit_are_different_runs():
+    kept = {}
+
+    def part(label, make):
+        return kept.setdefault(label, make())
+
+    def train(scale, seed, place, title):
+        return result(scale, seed)
+
+    context = Context(part=part, folder=lambda name: None)
+    near, one = run_grid("lab/name", {"scale": (1.0000001, 1.0), "seed": (7,)}, context, train)
+    assert (float(near["start"][0]), float(one["start"][0])) == (1.0000001, 1.0)
+
+
+@pytest.mark.parametrize("scales", [(), (1.0, 0.1, 1.0)])
+def test_a_grid_has_settings_and_each_once(scales):
+    with pytest.raises(SaddlesError, match=r"`scales` must be one or more different numbers; got \["):
+        run_grid("lab/name", {"scale": scales, "seed": (7,)}, Context(), result)
 
 
 def test_runs_are_stacked_in_the_order_of_the_grid():

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -47,8 +48,8 @@ class Descent:
         return self.loop.run(history), history
 
 
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupt(number=signal.SIGINT):
+    os.kill(os.getpid(), number)
 
 
 def crash():
@@ -99,12 +100,23 @@ def test_a_second_interrupt_does_not_wait(tmp_path):
     assert torch.load(file, weights_only=True)["step"] == 6
 
 
-def test_defer_interrupt_gives_the_handler_back():
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_defer_interrupt_gives_the_handlers_back(number):
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     with defer_interrupt() as interrupts:
-        interrupt()
-        assert interrupts == [signal.SIGINT]
-    assert signal.getsignal(signal.SIGINT) is before
+        interrupt(number)
+        assert interrupts == [number]
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_run_that_a_batch_system_ends_is_stored_and_resumes(tmp_path):
+    """SIGTERM is what `timeout` sends; without a handler it would end the process in the middle of a step."""
+    _, whole = Descent().run()
+    file = tmp_path / "checkpoint.pt"
+    with pytest.raises(KeyboardInterrupt):
+        Descent(file, happens={7: partial(interrupt, signal.SIGTERM)}).run()
+    assert torch.load(file, weights_only=True)["step"] == 8
+    assert Descent(file).run()[1].losses == whole.losses
 
 
 def test_checkpoints_are_written_at_measurements_when_it_is_time(tmp_path):

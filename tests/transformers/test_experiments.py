@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from PIL import Image
 
 from saddles.core.experiment import registry
 from saddles.core.run import resume, run_experiment
 from saddles.core.status import Ending, Status
 from saddles.core.store import load
-from saddles.errors import MissingDataError
-from saddles.transformers.experiments.runs import INSTANTS, thinned
+from saddles.errors import MissingDataError, SaddlesError
+from saddles.transformers.experiments.runs import INSTANTS, LEADING, thinned
 from saddles.transformers.experiments.verdicts import (
     diffusing,
     growth,
@@ -31,6 +32,30 @@ NAME = "transformers/vit-cifar10-adam"
 SMALL = {"width": 8, "layers": 1, "hidden": 8, "every": 8, "epochs": 16.0, "store": 0.0}
 WORDS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        (NAME, {"epochs": 0.0}, "`epochs` must be positive; got 0.0"),
+        ("transformers/vit-init-scale", {"scales": (1.0, 1.0)}, "`scales` must be one or more different numbers"),
+        ("transformers/vit-init-scale", {"scales": ()}, "`scales` must be one or more different numbers"),
+        ("transformers/vit-init-scale", {"scales": (1.0, 0.0)}, "`scales` must be between 1e-06 and"),
+        ("transformers/gpt2-wikitext", {"heads": 5}, "`heads` must be a divisor of width=24; got 5"),
+        ("transformers/gpt2-wikitext", {"block": 1}, "at least 2 tokens"),
+    ],
+)
+def test_settings_that_cannot_be_trained_are_refused_before_anything_is(tmp_path, name, changes, words):
+    with pytest.raises(SaddlesError, match=words):
+        run_experiment(name, size="tiny", changes=changes, out=tmp_path / "run")
+
+
+def test_images_that_are_not_square_are_refused(tmp_path):
+    for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        (tmp_path / part).mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 16, 3), dtype=np.uint8)).save(tmp_path / part / "a.png")
+    with pytest.raises(SaddlesError, match="images must be square; got 8 × 16 pixels"):
+        run_experiment(NAME, size="tiny", changes={"source": str(tmp_path)}, out=tmp_path / "run")
 
 
 def killed_after_a_checkpoint(words: list[str], folder: Path) -> int:
@@ -210,19 +235,24 @@ def test_spectra_are_kept_at_few_instants():
     steps = np.arange(1, 501) * 10
     flat = {name: ("time", np.ones(500)) for name in ("train_loss", "test_loss", "test_accuracy", "rate")}
     names = ("stable_rank", "effective_rank", "energy_rank_90", "energy_rank_99", "frobenius_norm", "noise_floor")
+    end = np.array([[[4.0, 1.0, 0.4, 4.0, 0.1, 0.1]], [[2.0, 1.0, 1.0, 2.0, 0.1, 0.1]]])
+    first = np.array([[[2.0, 1.0, 0.4, 1e-9, 0.0, 0.0]], [[1.0, 0.4, 0.3, 1e-9, 0.0, 0.0]]])
     heads = xr.Dataset(
         flat
         | {name: (("time", "layer"), np.ones((500, 2))) for name in names}
-        | {"singular_value": (("time", "layer", "index"), steps[:, None, None] * np.ones((1, 2, 3)))}
+        | {"singular_value": (("time", "layer", "head", "index"), steps[:, None, None, None] * end)}
         | {
             "initial_stable_rank": ("layer", [1.0, 1.0]),
-            "initial_singular_value": (("layer", "index"), np.ones((2, 3))),
+            "initial_singular_value": (("layer", "head", "index"), first),
         },
         coords={"time": steps.astype(float), "step": ("time", steps), "epoch": ("time", steps / 10)},
     )
     kept = thinned(heads)
     assert kept.sizes["instant"] <= INSTANTS
     assert kept["instant"].values[[0, -1]].tolist() == [10, 5000]
-    np.testing.assert_array_equal(kept["singular_value"][:, 0, 0], kept["instant"])
+    np.testing.assert_array_equal(kept["singular_value"][:, 0, 0, 0], 4 * kept["instant"])
+    np.testing.assert_array_equal(kept["leading_singular_value"], kept["singular_value"][..., :LEADING])
+    # Where the initial product has singular values: 1/4 − 1/2 and 0.1 − 0.2 in the first layer, 0.1 and 0.2 after it.
+    np.testing.assert_allclose(kept["spectrum_excess"], [-0.1, 0.2], rtol=1e-6)
     assert {str(variable.dtype) for variable in kept.data_vars.values()} == {"float32"}
     assert kept.sizes["time"] == 500

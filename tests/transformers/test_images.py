@@ -155,6 +155,22 @@ def test_folder_with_images_of_two_sizes_or_without_a_part(tmp_path):
         load_images(str(tmp_path))
 
 
+def test_folders_whose_images_no_vit_can_read_are_refused(tmp_path):
+    """Other sizes in the test set, or one class alone; a file that the system hides is no image."""
+    for split, side in (("train", 16), ("test", 8)):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.fromarray(pictures(1, side)[0]).save(tmp_path / split / name / "a.png")
+    (tmp_path / "train" / "cat" / ".DS_Store.x").write_text("hidden")
+    with pytest.raises(SaddlesError, match=r"one size; got \(16, 16, 3\) and \(8, 8, 3\)"):
+        load_images(str(tmp_path))
+    for split in ("train", "test"):
+        (tmp_path / split / "dog" / "a.png").unlink()
+        (tmp_path / split / "dog").rmdir()
+    with pytest.raises(SaddlesError, match="two classes or more; it holds cat alone"):
+        load_images(str(tmp_path))
+
+
 def test_large_images_are_read_as_the_step_says(tmp_path):
     write_folder(tmp_path, sides=(40, 30), test="val")
     sets = load_pictures(str(tmp_path))

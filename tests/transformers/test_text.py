@@ -37,8 +37,10 @@ def test_blocks_leave_out_the_rest():
     cut = text.blocks(100)
     assert cut.train.shape == (len(text.train) // 100, 100)
     np.testing.assert_array_equal(cut.train.ravel(), text.train[: cut.train.size])
-    with pytest.raises(SaddlesError, match="`length` must be at most"):
+    with pytest.raises(SaddlesError, match="is too short: a part of it has"):
         text.blocks(10**7)
+    with pytest.raises(SaddlesError, match="at least 2 tokens, of which the last is guessed; got 1"):
+        text.blocks(1)
 
 
 def test_gpt2_tokens_by_its_two_files(folder):
@@ -55,6 +57,9 @@ def test_gpt2_tokens_by_its_two_files(folder):
     back = "".join(words[int(i)] for i in np.concatenate([tokens.train, tokens.valid]))
     assert back.replace("Ċ", "\n") == source.read_text()
     assert tokens.vocabulary == 50_257
+    source.write_text("")
+    with pytest.raises(SaddlesError, match="a part of it has 0 tokens"):
+        load_text(str(source)).blocks(8)
 
 
 @pytest.mark.parametrize("source", ["wikitext2", "enwik8", "nothing.txt"])

@@ -254,7 +254,7 @@ class Trouble:
 
     def __init__(self, feed, step, happens):
         self.feed, self.step, self.happens = feed, step, happens
-        self.steps, self.size = feed.steps, feed.size
+        self.steps, self.size, self.seed = feed.steps, feed.size, feed.seed
         self.now = -1
 
     def batch(self, step, share):
@@ -322,7 +322,7 @@ def test_rows_without_a_checkpoint_are_not_resumed(parts, tmp_path):
     equal(*runs)
 
 
-def test_a_checkpoint_of_another_model_is_refused(parts, tmp_path):
+def test_a_checkpoint_of_another_model_is_refused(parts, images, tmp_path):
     model, feed, recipe = parts()
     train(model, feed, recipe, every=12, folder=tmp_path)
     other = make_vit(ViTShape(side=16, patch=8, width=16, layers=1, heads=2, head_width=5, hidden=8, classes=4))
@@ -330,6 +330,8 @@ def test_a_checkpoint_of_another_model_is_refused(parts, tmp_path):
         train(other, feed, recipe, every=12, folder=tmp_path)
     with pytest.raises(SaddlesError, match="belongs to another run"):
         train(model, feed, parts(rate=1e-3)[2], every=12, folder=tmp_path)
+    with pytest.raises(SaddlesError, match="belongs to another run"):
+        train(model, ImageFeed(images, 32, 9, CPU), recipe, every=12, folder=tmp_path)
     (tmp_path / "checkpoint.pt").write_bytes(b"half")
     with pytest.raises(SaddlesError, match="does not fit this model"):
         train(model, feed, recipe, every=12, folder=tmp_path)

@@ -82,9 +82,8 @@ def by_scale(trajectory: xr.Dataset) -> Figure:
             figure.colorbar(order, ax=list(axes[row, :-1]), label="singular value, 1: largest", ticks=ticks, pad=0.01)
         _bars(axes[0, -1], trajectory)
         _loss(axes[1, -1], trajectory)
-        figure.suptitle(
-            f"Singular values of the change of layer {layer}, head {int(trajectory['head'][0])}", fontsize=11
-        )
+        head = f"head {int(trajectory['head'][0])}{_of_first(trajectory)}"
+        figure.suptitle(f"Singular values of the change of layer {layer}, {head}", fontsize=11)
     return figure
 
 
@@ -96,6 +95,11 @@ def _shades(count: int) -> np.ndarray:
 def _deviation(trajectory: xr.Dataset) -> str:
     """What bands and bars are."""
     return "one standard deviation over heads" + (" and seeds" if trajectory.sizes["seed"] > 1 else "")
+
+
+def _of_first(trajectory: xr.Dataset) -> str:
+    """Whose spectra are drawn, where there are several seeds."""
+    return ", first seed" if trajectory.sizes["seed"] > 1 else ""
 
 
 def _spectra_legend(axes: np.ndarray) -> tuple[list[Any], list[str]]:
@@ -132,7 +136,8 @@ def _spectra(axis: Axes, trajectory: xr.Dataset, layer: int, head: int, product:
         if values.size and values[0] > 0:
             label = f"change, epoch {_short(float(one['instant'][place]) / per_epoch)}"
             axis.plot(np.arange(1, values.size + 1), values / values[0], color=shade, linewidth=1.6, label=label)
-    axis.set(title=f"{WORDS[product]}, layer {layer}, head {head}", ylim=(0, 1.03), xlim=(0, 1.02 * first.size))
+    whose = f"layer {layer}, head {head}{_of_first(trajectory)}"
+    axis.set(title=f"{WORDS[product]}, {whose}", ylim=(0, 1.03), xlim=(0, 1.02 * first.size))
     axis.set(xlabel="index of singular value", ylabel="singular value / largest")
     axis.title.set_fontsize(9)
 

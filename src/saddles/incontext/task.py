@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
+from saddles.runtime.precision import in_double_precision
 from saddles.solvers.two_layer import Cost, Matrix
 
 Square = Float[Array | np.ndarray, "dim dim"]
@@ -112,6 +113,7 @@ class Regression:
         gains = values / (1 + (1 + values.sum() / values) / self.prompt)
         return values.sum() - np.concatenate([[0.0], np.cumsum(gains)])
 
+    @in_double_precision
     def loss(self, matrix: np.ndarray) -> float:
         """The loss of a given M."""
         return float(self.cost(np.asarray(matrix, dtype=float)))

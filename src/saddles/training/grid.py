@@ -10,6 +10,7 @@ import xarray as xr
 
 from saddles.core.experiment import Context
 from saddles.core.trajectory import Trajectory
+from saddles.errors import SaddlesError
 from saddles.training import processes
 
 Grid = Mapping[str, Sequence[float]]
@@ -30,8 +31,11 @@ def run_grid(name: str, grid: Grid, context: Context, train: Train) -> list[Traj
     processes.join()
     runs: list[Trajectory] = []
     (axis, settings), (_, seeds) = grid.items()
+    if not settings or len(set(settings)) < len(settings):
+        raise SaddlesError.must_be(f"{axis}s", "one or more different numbers", list(settings))
     for setting, seed in itertools.product(settings, seeds):
-        label = f"{axis}-{setting:g}-seed-{seed}"
+        # All digits: settings that differ in the seventh one must not share a part.
+        label = f"{axis}-{str(setting).removesuffix('.0')}-seed-{seed}"
         folder = processes.agreed(context.folder(label))
         title = f"{name}, run {len(runs) + 1} of {len(settings) * len(seeds)}"
         runs.append(context.part(label, partial(train, setting, int(seed), folder, title)))

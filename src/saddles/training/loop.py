@@ -63,8 +63,8 @@ class Loop:
     def run(self, history: History) -> Status:
         """Continue from a history to the end, and say how it ended.
 
-        A loss that is not finite ends the run at the next measurement. The first Ctrl-C waits until the step is whole
-        and stored, and is then raised.
+        A loss that is not finite ends the run at the next measurement. The first Ctrl-C or SIGTERM waits until the step
+        is whole and stored, and is then raised.
         """
         began = stored = time.monotonic()
         with bar(self.title, self.steps) as progress, defer_interrupt() as interrupts:
@@ -113,15 +113,19 @@ class Loop:
             self.checkpoint.store(history)
 
 
+STOPS = signal.SIGINT, signal.SIGTERM
+"""Ctrl-C, and what `timeout` and batch systems send before they kill."""
+
+
 @contextlib.contextmanager
 def defer_interrupt() -> Iterator[list[int]]:
-    """Note the first Ctrl-C in the list instead of breaking a step in two; a second one breaks at once.
+    """Note the first Ctrl-C or SIGTERM in the list instead of breaking a step in two; a second one breaks at once.
 
     Outside the main thread, and where Ctrl-C is handled by no Python function, nothing is changed.
     """
     interrupts: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    before = {number: signal.getsignal(number) for number in STOPS}
+    if threading.current_thread() is not threading.main_thread() or not callable(before[signal.SIGINT]):
         yield interrupts
         return
 
@@ -130,8 +134,11 @@ def defer_interrupt() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         interrupts.append(number)
 
-    signal.signal(signal.SIGINT, note)
+    for number, handler in before.items():
+        if callable(handler) or handler == signal.SIG_DFL:  # one that is ignored stays so
+            signal.signal(number, note)
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -130,6 +130,7 @@ class TextFeed:
         cut = text.blocks(length)
         self.train = torch.as_tensor(cut.train, device=device)
         self.valid = torch.as_tensor(cut.valid[:valid], device=device)
+        self.seed = seed
         self._rows = Shuffled(len(self.train), batch, seed, device)
         self.steps, self.size = self._rows.steps, self._rows.batch
 

@@ -45,6 +45,12 @@ class Images:
                     f"Set classes to {int(labels.max()) + 1} or more."
                 )
 
+        if self.train.shape[1:] != self.test.shape[1:]:
+            raise SaddlesError(
+                f"{self.name}: training and test images must have one size; got {self.train.shape[1:]} and "
+                f"{self.test.shape[1:]} (row, column, channel)."
+            )
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """Rows, columns and channels."""
@@ -208,12 +214,14 @@ def class_files(folder: Path) -> tuple[list[str], dict[str, list[tuple[Path, int
     names = sorted(place.name for place in (folder / "train").glob("*") if place.is_dir())
     if not names or last is None:
         raise SaddlesError(f"{folder} must hold train/ and test/ (or val/), each with one folder per class.")
+    if len(names) < 2:
+        raise SaddlesError(f"{folder / 'train'} must hold two classes or more; it holds {names[0]} alone.")
     strange = sorted({place.name for place in (folder / last).glob("*") if place.is_dir()} - set(names))
     if strange:
         raise SaddlesError(f"{folder / last} has the class {strange[0]}, which {folder / 'train'} does not have.")
     parts = {}
     for split, place in (("train", folder / "train"), ("test", folder / last)):
-        files = [(file, i) for i, name in enumerate(names) for file in sorted((place / name).glob("*.*"))]
+        files = [(file, i) for i, name in enumerate(names) for file in sorted((place / name).glob("[!.]*.*"))]
         if not files:
             raise SaddlesError(f"{place} holds no images. Put them into one folder per class.")
         parts[split] = files

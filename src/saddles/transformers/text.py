@@ -33,15 +33,15 @@ class Text:
 
     def blocks(self, length: int) -> "Text":
         """The same cut into rows of equal length; what does not fill a row is left out."""
+        if length < 2:
+            raise SaddlesError(f"A block must have at least 2 tokens, of which the last is guessed; got {length}.")
 
         def cut(tokens: np.ndarray) -> np.ndarray:
             rows = len(tokens) // length
             if not rows:
-                raise SaddlesError.must_be(
-                    "length",
-                    f"at most {len(tokens)}, the tokens of a part of {self.name}",
-                    length,
-                    "Use shorter blocks",
+                raise SaddlesError(
+                    f"{self.name} is too short: a part of it has {len(tokens)} tokens, and a block takes {length}. Use "
+                    "more text, or shorter blocks."
                 )
             return tokens[: rows * length].reshape(rows, length)
 
@@ -119,7 +119,7 @@ def _encoder() -> Callable[[bytes], np.ndarray]:
         # Pieces of 1,000 lines are encoded in parallel; at a border only a token of several line ends can be cut.
         lines = re.findall(r"[^\n]*\n|[^\n]+", text.decode("utf-8", errors="replace"))
         pieces = ["".join(lines[at : at + 1000]) for at in range(0, len(lines), 1000)]
-        return np.concatenate([np.asarray(one.ids, dtype=np.int64) for one in tokenizer.encode_batch(pieces)])
+        return np.concatenate([np.zeros(0, np.int64), *(np.asarray(one.ids, dtype=np.int64) for one in tokenizer.encode_batch(pieces))])
 
     return encode
 

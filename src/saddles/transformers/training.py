@@ -62,14 +62,15 @@ def train(
         every: steps from one measurement to the next.
         spectra: steps from one whole spectrum to the next, a multiple of `every`; None keeps one at every measurement.
         evaluate_every: steps from one test to the next, a multiple of `every`; None tests at every measurement.
-        folder: holds the checkpoint and the recording; a run that is there already is resumed.
+        folder: holds the checkpoint and the recording; a run that is there already is resumed, from its own weights. One
+            of another recipe, batch, length of an epoch or seed of the feed is refused: each needs its own folder.
         store_every: seconds from one checkpoint to the next; checkpoints are written at measurements.
         compiled: None compiles on a GPU only.
         title: of the progress bar.
 
     Under a launcher such as torchrun every process takes its share of each batch, and only the first one returns a
     result that is not empty. A loss that is not a number stops the run; what was measured until then is kept, and the
-    status says so. The first Ctrl-C is deferred until the step is whole and stored.
+    status says so. The first Ctrl-C or SIGTERM is deferred until the step is whole and stored.
     """
     processes.join()
     _check(feed, recipe, every, evaluate_every)
@@ -105,7 +106,8 @@ def train(
 
 def _identity(recipe: Recipe, feed: Feed) -> str:
     """What a resumed run must share; `accumulate` may change, where memory ran out: the gradient is the same."""
-    return f"{replace(recipe, accumulate=1)}, batch={feed.size}"
+    # The start is not among it: after Ctrl-C a notebook passes the model as the interrupted run left it.
+    return f"{replace(recipe, accumulate=1)}, batch={feed.size}, epoch={feed.steps}, seed={getattr(feed, 'seed', None)}"
 
 
 def _places(folder: str | os.PathLike[str] | None) -> tuple[Path | None, Path | None]:

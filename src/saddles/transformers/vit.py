@@ -154,6 +154,9 @@ def make_gpt2(settings: Mapping[str, int], scale: float = 1.0, seed: int = 0) ->
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
+    width, heads = settings.get("n_embd", 768), settings.get("n_head", 12)
+    if width % heads:
+        raise SaddlesError.must_be("heads", f"a divisor of width={width}", heads)
     options: dict[str, Any] = {**settings, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "use_cache": False}
     if options.get("vocab_size", END + 1) <= END:  # a smaller vocabulary has no end-of-text token
         options |= {"bos_token_id": None, "eos_token_id": None}

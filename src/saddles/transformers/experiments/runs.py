@@ -2,7 +2,8 @@
 
 Along `time`: ranks, norm and noise floor of the change of every head (time, scale, seed, layer, head, product), losses,
 accuracy and learning rate (time, scale, seed). Whole spectra are kept of the first seed and at no more than 24 steps,
-spaced geometrically, along `instant`. Everything is float32: the probe's numbers are better than that, and files small.
+spaced geometrically, along `instant`; of every seed the leading singular values there, and by how much the last
+spectrum exceeds the initial one. Everything is float32: the probe's numbers are better than that, and files small.
 """
 
 import math
@@ -19,6 +20,7 @@ from saddles import figures, training, transformers
 from saddles.core.experiment import Context, Drawing
 from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.errors import SaddlesError
 from saddles.runtime.packages import need_package
 
 PAPER = "boix2023rank"
@@ -27,6 +29,8 @@ CURVES = ("train_loss", "test_loss", "test_accuracy", "rate")
 SPECTRA = ("singular_value", "initial_singular_value")
 INSTANTS = 24
 """Most steps at which whole spectra are kept."""
+LEADING = 5
+"""Singular values that are kept of every seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,8 @@ class Training:
 
     def recipe(self, optimiser: str, decay: str, steps_per_epoch: int) -> "transformers.Recipe":
         """The recipe, with epochs as steps."""
+        if not self.epochs > 0:
+            raise SaddlesError.must_be("epochs", "positive", self.epochs)
         steps = max(1, math.ceil(self.epochs * steps_per_epoch))
         warm_up = min(steps, round(self.warm_up * steps_per_epoch))
         clip = self.clip or math.inf
@@ -117,8 +123,20 @@ def thinned(heads: xr.Dataset) -> xr.Dataset:
     places = there[np.unique(np.searchsorted(steps[there], ideal * (1 - 1e-9)))]
     spectra = spectra.isel(time=places).drop_vars(["time", "step", "epoch"]).rename(time="instant")
     kept = heads[[*RANKS, *CURVES, "initial_stable_rank", "initial_singular_value"]]
-    kept = kept.assign(singular_value=spectra.assign_coords(instant=steps[places]))
+    spectra = spectra.assign_coords(instant=steps[places])
+    leading = spectra.isel(index=slice(LEADING)).drop_vars("index", errors="ignore").rename(index="leading")
+    excess = spectrum_excess(spectra.isel(instant=-1, drop=True), heads["initial_singular_value"])
+    kept = kept.assign(singular_value=spectra, leading_singular_value=leading, spectrum_excess=excess)
     return kept.map(lambda variable: variable.astype(np.float32), keep_attrs=True).assign_attrs(heads.attrs)
+
+
+def spectrum_excess(end: xr.DataArray, first: xr.DataArray) -> xr.DataArray:
+    """By how much σ_i/σ_1 of the change exceeds that of the initial product at most, mean over the heads of a layer."""
+    values, begun = (one / one.isel(index=0) for one in (end, first))
+    # beyond the head's dimension the initial product has rounding errors for singular values
+    inside = (begun > 1e-5).all([axis for axis in begun.dims if axis != "index"])
+    gap = (values - begun).mean("head", skipna=False).where(inside)
+    return gap.isel(index=slice(1, None)).max("index")  # both are 1 at the first index
 
 
 def _together(runs: list[Trajectory], grid: Mapping[str, Sequence[float]]) -> Trajectory:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from saddles import figures, training, transformers
 from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory
+from saddles.errors import SaddlesError
 from saddles.transformers.experiments.runs import PAPER, Prepare, Training, growth_figure, need_torch, train_all
 from saddles.transformers.experiments.verdicts import growth_claims, scale_claims
 from saddles.transformers.images import made
@@ -60,7 +61,9 @@ class Settings(Training, Blocks):
 class ScaleSettings(Settings):
     """The same at several scales of the initialisation."""
 
-    scales: Annotated[tuple[float, ...], "factors of the initial weights, one run per factor and seed"]
+    scales: Annotated[
+        tuple[float, ...], "factors of the initial weights, one run per factor and seed", Within(1e-6, LARGEST)
+    ]  # below, initial products are near what float32 cannot hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,9 @@ def run(settings: Settings, context: Context, *, name: str, optimiser: str) -> T
 
 def _prepare(settings: Settings, optimiser: str) -> Prepare:
     images = transformers.load_images(settings.source).first(settings.train or None, settings.test or None)
-    rows, _, channels = images.shape
+    rows, columns, channels = images.shape
+    if rows != columns:
+        raise SaddlesError(f"{images.name}: images must be square; got {rows} × {columns} pixels.")
     shape = settings.shape(rows, channels, images.classes)
 
     def prepare(scale: float, seed: int) -> "transformers.Setup":

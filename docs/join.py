@@ -1,0 +1,143 @@
+"""Add the seeds of a finished run to a stored trajectory and draw its figure anew, or store the first run of a name.
+
+    python docs/join.py RUN NAME --machine "one NVIDIA H200, torch 2.11.0" [--note "exact images"]
+
+RUN is the folder of the run, NAME that of docs/results/NAME.zarr and of docs/figures/NAME.png. Runs must be of one
+experiment, size and settings, but for those that change how a run is made and not what it is (FREE). Whole spectra stay
+those of the first seed. Then `python docs/derive.py` computes the records and the verdicts over all seeds.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from PIL import Image
+
+from saddles import load
+from saddles.core.experiment import Experiment, as_dict, find
+from saddles.core.run import save_drawing
+from saddles.core.status import Status, status_of
+from saddles.core.store import write_zarr
+from saddles.errors import SaddlesError
+from saddles.transformers.experiments.runs import LEADING, spectrum_excess
+
+DOCS = Path(__file__).parent
+FREE = ("seeds", "store", "tests", "accumulate")
+"""Settings in which joined runs may differ."""
+SINGLE = ("singular_value", "initial_singular_value")
+"""Kept of the first seed alone."""
+
+
+def described(folder: Path, machine: str, note: str) -> xr.Dataset:
+    """The trajectory of a run's folder with the command that made it, its machine and a note."""
+    run = load(folder)
+    row, size = find(run.attrs["experiment"]), run.attrs["size"]
+    usual, mine = (as_dict(row.settings(size, given)) for given in ({}, json.loads(run.attrs["settings"])))
+    changed = "".join(f" --set {key}={_word(value)}" for key, value in mine.items() if value != usual[key])
+    command = f"saddles run {row.name} --size {size} --seed {run.attrs['seed']}{changed}"
+    return run.assign_attrs(command=command, machine=machine, **({"note": note} if note else {}))
+
+
+def _word(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def joined(stored: xr.Dataset, run: xr.Dataset) -> xr.Dataset:
+    """Both along the seed; refuses runs that do not belong together."""
+    row = _same_experiment(stored, run)
+    again = sorted(set(stored["seed"].values.tolist()) & set(run["seed"].values.tolist()))
+    if again:
+        raise SaddlesError(f"{row.name}: the seed {again[0]} is stored already.")
+    for axis in ("time", "instant"):
+        known, new = (one[axis].values if axis in one.dims else np.zeros(0) for one in (stored, run))
+        least = min(len(known), len(new))  # a run that diverged has fewer
+        if not np.array_equal(known[:least], new[:least]):
+            raise SaddlesError(f"{row.name}: the runs were measured at other steps than each other (axis {axis}).")
+    parts = [of_every_seed(one) for one in (stored, run)]
+    names = [str(name) for name, one in parts[0].data_vars.items() if "seed" in one.dims and name in parts[1]]
+    both = xr.concat(
+        [part[names].reset_coords(drop=True) for part in parts], "seed", data_vars="all", coords="minimal",
+        compat="override", join="outer",
+    )  # fmt: skip
+    both = both.map(lambda one: one.transpose(*parts[0][one.name].dims))
+    longer = max((stored, run), key=lambda one: one.sizes["time"])
+    rest = parts[0].drop_vars(names).drop_dims("seed")
+    whole = both.assign({name: rest[name] for name in rest.data_vars})
+    steps = {name: longer[name] for name in longer.coords if longer[name].dims == ("time",)}
+    others = {name: rest[name] for name in rest.coords if not {"time", "instant"} & set(rest[name].dims)}
+    return whole.assign_coords(others | steps).assign_attrs(stored.attrs | _facts(stored, run))
+
+
+def _same_experiment(stored: xr.Dataset, run: xr.Dataset) -> Experiment[Any]:
+    for name in ("experiment", "size"):
+        if stored.attrs[name] != run.attrs[name]:
+            raise SaddlesError.must_be(name, f"that of the store, {stored.attrs[name]}", run.attrs[name])
+    row = find(stored.attrs["experiment"])
+    first, second = (as_dict(row.settings(one.attrs["size"], json.loads(one.attrs["settings"]))) for one in (stored, run))
+    for key in first:
+        if key not in FREE and first[key] != second[key]:
+            raise SaddlesError.must_be(key, f"that of the store, {first[key]}", second[key])
+    return row
+
+
+def of_every_seed(run: xr.Dataset) -> xr.Dataset:
+    """With what older trajectories do not hold of every seed: read off the spectra of the first, NaN for the others."""
+    if "leading_singular_value" in run or not set(SINGLE) <= set(run):
+        return run
+    end, first = run["singular_value"], run["initial_singular_value"]
+    leading = end.isel(index=slice(LEADING)).drop_vars("index", errors="ignore").rename(index="leading")
+    found = {
+        "leading_singular_value": leading,
+        "spectrum_excess": spectrum_excess(end.isel(instant=-1, drop=True), first),
+    }
+    only = run["seed"].values[:1]
+    spread = {name: one.expand_dims(seed=only).reindex(seed=run["seed"]) for name, one in found.items()}
+    order = ("instant", "scale", "seed", ...)
+    return run.assign({name: one.transpose(*order, missing_dims="ignore") for name, one in spread.items()})
+
+
+def _facts(stored: xr.Dataset, run: xr.Dataset) -> dict[str, Any]:
+    """What both say of themselves: times add up, words stand one after the other."""
+    words = {
+        name: "; ".join(dict.fromkeys(one.attrs[name] for one in (stored, run) if one.attrs.get(name)))
+        for name in ("command", "machine", "note")
+    }
+    seconds = [float(one.attrs["wall_time_s"]) for one in (stored, run)]
+    facts = {"wall_time_s": round(sum(seconds), 3), "status": str(Status.all_of(map(status_of, (stored, run))))}
+    return facts | {name: value for name, value in words.items() if value}
+
+
+def draw(whole: xr.Dataset, file: Path) -> None:
+    """The experiment's figure in 256 colours: a third of the bytes, and no difference to the eye."""
+    with tempfile.TemporaryDirectory() as draft:
+        save_drawing(find(whole.attrs["experiment"]).figure(whole), Path(draft) / "figure")
+        Image.open(Path(draft) / "figure.png").quantize(256).save(file)
+
+
+def main(arguments: list[str], docs: Path = DOCS) -> None:
+    """Join, store and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--machine", required=True)
+    parser.add_argument("--note", default="")
+    given = parser.parse_args(arguments)
+    target = docs / "results" / f"{given.name}.zarr"
+    whole = described(given.run, given.machine, given.note)
+    if target.exists():
+        whole = joined(load(target), whole)
+    write_zarr(whole.drop_encoding(), target, replace=True)
+    draw(whole, docs / "figures" / f"{given.name}.png")
+    print(f"{target.name}: {whole.sizes['seed']} seeds. Next: python docs/derive.py")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except SaddlesError as error:
+        sys.exit(f"join.py: {error}")

@@ -1,0 +1,82 @@
+"""Another seed of a stored trajectory: joined, judged and drawn by one command."""
+
+import json
+import runpy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from doc_pages import ROOT
+
+import saddles
+from saddles.core.experiment import find
+from saddles.errors import SaddlesError
+
+join = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "join.py")))
+NAME = "transformers-vit-cifar10-sgd-paper"
+STORE = ROOT / "docs" / "results" / f"{NAME}.zarr"
+pytestmark = pytest.mark.skipif(not STORE.exists(), reason="python docs/stores.py unpack saddles-results-VERSION.zip")
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return saddles.load(STORE).load()
+
+
+def another(stored, seed=77, **settings):
+    """The stored run as if it were of another seed, with ranks twice as high."""
+    told = json.loads(stored.attrs["settings"]) | settings
+    run = stored.assign_coords(seed=[seed]).assign(stable_rank=lambda one: 2 * one["stable_rank"])
+    return run.assign_attrs(settings=json.dumps(told), seed=seed, wall_time_s=100.0)
+
+
+def test_a_seed_is_joined_judged_and_drawn(stored, tmp_path, capsys):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "figures").mkdir()
+    for run in (stored, another(stored, tests=5), another(stored, 78)):
+        place = tmp_path / str(run.attrs["seed"]) / "trajectory.zarr"
+        saddles.save(run.drop_encoding(), place)
+        join.main([str(place.parent), NAME, "--machine", "a machine", "--note", f"of {run.attrs['seed']}"], tmp_path)
+    assert "3 seeds. Next: python docs/derive.py" in capsys.readouterr().out
+    assert (tmp_path / "figures" / f"{NAME}.png").stat().st_size > 10_000
+    whole = saddles.load(tmp_path / "results" / f"{NAME}.zarr")
+    assert whole["seed"].values.tolist() == [*stored["seed"].values, 77, 78]
+    assert whole["stable_rank"].dims == stored["stable_rank"].dims
+    np.testing.assert_array_equal(whole["stable_rank"].isel(seed=[0]), stored["stable_rank"])
+    np.testing.assert_array_equal(whole["singular_value"], stored["singular_value"])
+    np.testing.assert_array_equal(whole["epoch"], stored["epoch"])
+    assert whole.attrs["wall_time_s"] == pytest.approx(stored.attrs["wall_time_s"] + 200)
+    assert whole.attrs["machine"] == "a machine"
+    assert whole.attrs["note"] == "of 0; of 77; of 78"
+    first, *_, last = whole.attrs["command"].split("; ")
+    assert first == "saddles run transformers/vit-cifar10-sgd --size paper --seed 0 --set tests=25 --set store=100.0"
+    assert "--seed 78" in last
+    claims = find("transformers/vit-cifar10-sgd").claims(whole, "paper")
+    assert {claim.seeds for claim in claims} == {3}
+    assert claims[0].verdict == "fails", "ranks twice as high are above a quarter of the initial product"
+    assert claims[0].spread > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda run: another(run, int(run["seed"][0])), "is stored already"),
+        (lambda run: another(run, rate=0.1), "`rate` must be that of the store, 0.3; got 0.1"),
+        (lambda run: another(run).assign_attrs(size="gpu"), "`size` must be that of the store, paper; got 'gpu'"),
+        (lambda run: another(run).assign_coords(time=run["time"] + 1), "measured at other steps"),
+    ],
+)
+def test_what_does_not_belong_together_is_not_joined(stored, change, words):
+    with pytest.raises(SaddlesError, match=words):
+        join.joined(stored, change(stored))
+
+
+def test_a_seed_that_stopped_early_is_nan_from_there_on(stored):
+    short = another(stored).isel(time=slice(0, 100), instant=slice(0, 10))
+    for pair in ((stored, short), (short, stored)):
+        whole = join.joined(*pair)
+        assert whole.sizes["time"] == 500
+        assert int(whole["stable_rank"].sel(seed=77).isnull().all(("layer", "head", "product", "scale")).sum()) == 400
+        assert whole["epoch"].values.tolist() == stored["epoch"].values.tolist()
+        verdicts = [claim.verdict for claim in find("transformers/vit-cifar10-sgd").claims(whole, "paper")]
+        assert verdicts[0] == "fails", "a measured number is not finite"
