@@ -47,6 +47,7 @@ from saddles.cli.terminal import (
 )
 from saddles.errors import SaddlesError
 from saddles.runtime.device import devices, keep_compiled_programs
+from saddles.runtime.interrupts import plain_interrupts
 
 if TYPE_CHECKING:
     from saddles.core.run import Run
@@ -95,7 +96,8 @@ SIGNS = {"<=": "≤", ">=": "≥"}
 def _guarded(work: Callable[[], int]) -> int:
     """Turn an error into one line and an exit code."""
     try:
-        return int(work() or 0)
+        with plain_interrupts():
+            return int(work() or 0)
     except SaddlesError as error:
         complain(str(error))
         return 2
