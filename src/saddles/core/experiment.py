@@ -287,7 +287,7 @@ def find(name: str) -> Experiment[Any]:
     """One experiment by name."""
     known = registry()
     if any(row.lab == name for row in known.values()):
-        raise SaddlesError(f"{name!r} is a lab. Give one of its experiments, LAB/NAME; `saddles list {name}` shows them.")
+        raise SaddlesError(f"{name!r} is a lab. Give one of its experiments; `saddles list {name}` shows them.")
     if name not in known:
         raise SaddlesError.unknown("experiment", name, known, "`saddles list` shows all of them.")
     return known[name]
