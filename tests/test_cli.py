@@ -229,6 +229,8 @@ def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
         (["run", "linear/trade-off", *TINY, "--set", "c=0"], "between 0.001 and"),
         (["run", "linear/transition", *TINY, "--set", "c=0"], "between 0.001 and"),
         (["run", "linear/theorem-1", *TINY, "--set", "points=1"], "between 2 and"),
+        (["run", "margin/diagonal", *TINY, "--set", "until=0"], "at least 100: claims look at norms from 1 on"),
+        (["run", "margin/kkt", *TINY, "--set", "until=5e3"], "at least 10000: claims look at norms from 100 on"),
         (["run", "linear/theorem-1", *TINY, "--set", "costs_points=2"], "between 3 and"),
         (["run", "linear/theorem-1", *TINY, "--set", "decades=2"], "Two of the widths must be at least 500 d"),
         (["reproduce", "--size", "huge"], "one of tiny, laptop, gpu, paper; got 'huge'"),
