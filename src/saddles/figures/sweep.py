@@ -81,7 +81,7 @@ def measure_over_grid(trajectory: xr.Dataset) -> Figure | None:
     rest = [dim for dim in values.dims if dim not in axes]
     named = [dim for dim in rest if dim in values.coords and values[dim].dtype.kind in "UOT"]
     of = "".join(f", {values[dim].values[0]}" for dim in named)
-    values, rest = values.isel({dim: 0 for dim in named}, drop=True), [dim for dim in rest if dim not in named]
+    values, rest = values.isel(dict.fromkeys(named, 0), drop=True), [dim for dim in rest if dim not in named]
     size = f"{trajectory.attrs.get('experiment', '')}, size {trajectory.attrs.get('size', '')}"
     words = name.replace("_", " ")
     return over_grid(values.median(rest) if rest else values, title=size, label=f"{words} at the end{of}")
@@ -131,7 +131,15 @@ def _line(axis: Axes, values: xr.DataArray, x: str, label: str, claim: xr.Datase
     middle = _median(values, [x]).values
     if rest:
         low, high = (getattr(values, end)(rest).values for end in ("min", "max"))
-        axis.fill_between(places, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label=f"lowest to highest {' and '.join(map(str, rest))}")
+        axis.fill_between(
+            places,
+            low,
+            high,
+            color=COLOURS[0],
+            alpha=0.2,
+            linewidth=0,
+            label=f"lowest to highest {' and '.join(map(str, rest))}",
+        )
     axis.plot(places, middle, color=COLOURS[0], marker="o", markersize=4, label="median" if rest else None, **MEASURED)
     if claim is not None:
         axis.axhline(float(claim["claim_threshold"].median()), color=INK, linestyle=":", linewidth=1, label="threshold")

@@ -30,7 +30,9 @@ def summary(result: Sweep) -> list[str]:
     if len(result.errors) > SHOWN:
         lines.append(f"  and {len(result.errors) - SHOWN} other errors, in cells.jsonl")
     if failed:
-        lines.append(f"  compute them again with: {shlex.join(['saddles', 'sweep', '--resume', str(result.folder), '--retry'])}")
+        lines.append(
+            f"  compute them again with: {shlex.join(['saddles', 'sweep', '--resume', str(result.folder), '--retry'])}"
+        )
     return lines + (_claims(result) if done else [])
 
 

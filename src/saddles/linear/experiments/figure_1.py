@@ -28,7 +28,7 @@ from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size, Within
 from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory
-from saddles.linear.experiments.scaling import PACE, PAPER, network, rate
+from saddles.linear.experiments.scaling import PAPER, network, rate
 from saddles.runtime.progress import bar
 
 
@@ -43,7 +43,7 @@ class Settings:
     rank: Annotated[int, "rank K of the truth A*"] = 5
     gamma_w: Annotated[float, "width w = d^gamma_w", Within(-10, 10)] = 2.25
     gamma_variance: Annotated[float, "variance σ² = d^gamma_variance", Within(-10, 10)] = -1.85
-    c: Annotated[float, "learning rate η = d²/(c ‖A*‖)", PACE] = 50.0
+    c: Annotated[float, "learning rate η = d²/(c ‖A*‖)"] = 50.0
 
 
 def run(settings: Settings, context: Context) -> Trajectory:

@@ -30,7 +30,7 @@ from saddles import figures, linear
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.linear.experiments.scaling import PACE, PAPER, rates, width
+from saddles.linear.experiments.scaling import PAPER, rates, width
 from saddles.linear.phases import phase
 from saddles.runtime.progress import bar
 
@@ -52,7 +52,7 @@ class Settings:
     points: Annotated[int, "cells along each of the two exponents"]
     limit: Annotated[int, "most steps of a cell"]
     rank: Annotated[int, "rank K of the truth A*"] = 5
-    c: Annotated[float, "learning rate η = d²/(c ‖A*‖), or d²/(c w σ²) in the lazy regime", PACE] = 5.0
+    c: Annotated[float, "learning rate η = d²/(c ‖A*‖), or d²/(c w σ²) in the lazy regime"] = 5.0
 
 
 def run(settings: Settings, context: Context) -> Trajectory:

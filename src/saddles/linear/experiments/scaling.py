@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from saddles import linear
-from saddles.core.experiment import LARGEST, Within
 
 if TYPE_CHECKING:
     from saddles.linear.model import TwoLayer
 
 PAPER = "tu2024mixed"
-
-PACE = Within(1e-3, LARGEST)
-"""Bounds of the divisor c of learning rates: 0 has no rate, and below 1 descent diverges long before this."""
 
 
 def width(dim: int, gamma_w: float) -> int:

@@ -16,7 +16,7 @@ from saddles import figures, linear
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.linear.experiments.scaling import PACE, PAPER, rate, width
+from saddles.linear.experiments.scaling import PAPER, rate, width
 from saddles.runtime.progress import bar
 
 
@@ -29,7 +29,7 @@ class Settings:
     seeds: Annotated[int, "independent tasks and initial weights"]
     rank: Annotated[int, "rank K of the truth A*"] = 5
     gamma_w: Annotated[float, "width w = d^gamma_w", Within(-10, 10)] = 2.0
-    c: Annotated[float, "learning rate η = d²/(c ‖A*‖)", PACE] = 50.0
+    c: Annotated[float, "learning rate η = d²/(c ‖A*‖)"] = 50.0
     limit: Annotated[int, "most steps of a cell"] = 9000
 
 

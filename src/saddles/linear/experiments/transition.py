@@ -20,7 +20,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
-from saddles.linear.experiments.scaling import PACE, PAPER
+from saddles.linear.experiments.scaling import PAPER
 from saddles.runtime.progress import bar
 
 WIDTH = 10**9
@@ -38,7 +38,7 @@ class Settings:
     spectrum: Annotated[tuple[float, ...], "a_1..a_K of the low-rank truth: singular values over d"] = (1.0, 0.7, 0.5)
     points: Annotated[int, "values of σ²w in the scan"] = 7
     steps: Annotated[int, "steps of gradient descent"] = 40
-    c: Annotated[float, "learning rate η = d²/(c max(σ²w, ‖A*+E‖))", PACE] = 5.0
+    c: Annotated[float, "learning rate η = d²/(c max(σ²w, ‖A*+E‖))"] = 5.0
 
 
 def run(settings: Settings, context: Context) -> Trajectory:
