@@ -54,6 +54,18 @@ def test_losses_share_a_panel_and_theory_is_dashed():
     assert ends == sorted(2 * [4.0 * k for k in range(8, 20)])
 
 
+def test_curves_that_are_the_same_are_drawn_once_under_both_names():
+    """In lab `linear` the loss is the train error: one would hide the other."""
+    same = {"train_error": np.exp(-3 * TIMES)}
+    first, second = saddles.plot(_run(**same), _run("predicted", **same)).axes
+    words = [text.get_text() for text in first.get_legend().get_texts()]
+    assert words == ["loss = train error", "test error", "theory"]
+    assert [text.get_text() for text in second.get_legend().get_texts()] == ["measured", "theory"]
+    first, _ = saddles.plot(_run(**same), _run("predicted", train_error=np.exp(-2 * TIMES))).axes
+    words = [text.get_text() for text in first.get_legend().get_texts()]
+    assert words == ["loss", "test error", "train error", "theory"]
+
+
 def test_variables_can_be_named_and_a_wrong_name_is_explained():
     (axis,) = saddles.plot(_run(), variables=["matrix"]).axes
     assert len(axis.get_lines()) == 9

@@ -1,6 +1,7 @@
 """Commands under wrong words, wrong files and mistakes of ours: one sentence and an exit code, never a traceback."""
 
 import dataclasses
+import json
 import os
 import random
 import signal
@@ -158,6 +159,33 @@ def test_an_interrupt_inside_a_destructor_is_not_lost(command, monkeypatch):
     code, _, err = command("run", "toy/decay", "--out", "here")
     assert (code, ended) == (130, [])
     assert "saddles run --resume here" in err
+
+
+def make_a_class_that_is_interrupted():
+    class Interrupted:
+        def __set_name__(self, owner, name):
+            raise KeyboardInterrupt
+
+    class Made:
+        part = Interrupted()
+
+    return Made
+
+
+def test_an_interrupt_while_a_class_is_made_is_no_bug(command, monkeypatch):
+    """Before Python 3.12 it is a RuntimeError there; imports make hundreds of classes."""
+    monkeypatch.setattr("saddles.core.store.load", lambda path: make_a_class_that_is_interrupted())
+    code, _, err = command("compare", "a", "b")
+    assert (code, err.strip()) == (130, "interrupted")
+
+
+def test_a_run_that_is_interrupted_while_it_imports_can_be_resumed(command, monkeypatch):
+    row = dataclasses.replace(toy_experiment.ROW, run=lambda settings, context: make_a_class_that_is_interrupted())
+    monkeypatch.setattr(experiment, "_own", {row.name: row})
+    code, _, err = command("run", "toy/decay", "--out", "here")
+    assert code == 130
+    assert "saddles run --resume here" in err
+    assert json.loads(Path("here/run.json").read_text())["status"] == "interrupted"
 
 
 COMMANDS = ["run", "sweep", "show", "compare", "export", "list", "report", "inspect", "spectra", "regime", "lora plan",

@@ -50,7 +50,7 @@ def test_a_line_over_one_axis_with_its_spread(labels):
     axis = drawing.axes[0]
     assert axis.get_xlabel() == "name"
     assert axis.lines[0].get_ydata().tolist() == [2, 5]
-    assert {text.get_text() for text in axis.get_legend().get_texts()} == {"median", "lowest to highest"}
+    assert {text.get_text() for text in axis.get_legend().get_texts()} == {"median", "lowest to highest seed"}
     if isinstance(labels[0], str):
         assert [tick.get_text() for tick in axis.get_xticklabels()] == labels
 
@@ -64,6 +64,9 @@ def test_every_claim_has_a_panel_and_failures_are_marked():
     assert [axis.get_title(loc="left") for axis in panels] == ["One", "Two"]
     crosses = panels[0].lines[-1]
     assert sorted(zip(crosses.get_xdata(), crosses.get_ydata(), strict=True)) == [(1, 2), (2, 2)]
+    sweep["claim_holds"] = sweep["claim_holds"].where(sweep["claim"] == "One")
+    panels = [axis for axis in claims_over_grid(sweep).axes if axis.get_title(loc="left")]
+    assert [axis.get_title(loc="left") for axis in panels] == ["One", "Two\n(does not apply)"]
 
 
 def test_one_value_is_drawn_too():
@@ -81,10 +84,10 @@ def test_numbers_that_are_not_there_draw_without_a_word():
 
 def test_the_error_at_the_end_is_what_a_sweep_shows_first():
     grid = json.dumps({"grid": {"rate": [1.0, 2.0], "width": [1, 2]}, "zipped": False, "seeds": [0, 1]})
-    error = values(rate=[1.0, 2.0], width=[1, 2], seed=[0, 1], time=[0.0, 1.0, 2.0], dynamics=["a", "b", "c"])
+    error = values(rate=[1.0, 2.0], width=[1, 2], seed=[0, 1], time=[0.0, 1.0, 2.0], dynamics=["descent", "theory"])
     whole = xr.Dataset({"loss": error * 0, "test_error": error}, attrs={"grid": grid})
     measure_over_grid: Any = figures.measure_over_grid
     axis, colours = measure_over_grid(whole).axes
-    assert colours.get_ylabel() == "test error at the end"
-    np.testing.assert_allclose(axis.collections[0].get_array(), error.isel(time=-1).median(["seed", "dynamics"]).values)
+    assert colours.get_ylabel() == "test error at the end, descent"
+    np.testing.assert_allclose(axis.collections[0].get_array(), error.isel(time=-1, dynamics=0).median("seed").values)
     assert measure_over_grid(xr.Dataset({"weight": error}, attrs={"grid": grid})) is None

@@ -230,12 +230,12 @@ def test_the_command_tells_and_exits(command):
     assert "holds in 4 of 6: The rate is small" in out
     assert "does not apply: Never asked" in out
     assert Path("s/figure.png").stat().st_size > 10_000
-    code, out, _ = command("toy/grid", "--grid", "trouble=none,error", "--out", "t", "--on", "serial")
+    code, out, _ = command("toy/grid", "--grid", "trouble=none,error", "--out", "t t", "--on", "serial")
     assert code == 1
     assert "1 failed" in out
     assert "1 × RuntimeError: it broke here" in out
-    assert "--resume t --retry" in out
-    code, out, _ = command("--resume", "t", "--on", "serial")
+    assert "saddles sweep --resume 't t' --retry" in out
+    code, out, _ = command("--resume", "t t", "--on", "serial")
     assert code == 1
     code, out, _ = command(
         "toy/grid", "--grid", "rate=1,2", "--grid", "points=3,4", "--zip", "--out", "z", "--on", "serial"

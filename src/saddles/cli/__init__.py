@@ -47,6 +47,7 @@ from saddles.cli.terminal import (
 )
 from saddles.errors import SaddlesError
 from saddles.runtime.device import devices, keep_compiled_programs
+from saddles.runtime.interrupts import plain_interrupts
 
 if TYPE_CHECKING:
     from saddles.core.run import Run
@@ -95,7 +96,8 @@ SIGNS = {"<=": "≤", ">=": "≥"}
 def _guarded(work: Callable[[], int]) -> int:
     """Turn an error into one line and an exit code."""
     try:
-        return int(work() or 0)
+        with plain_interrupts():
+            return int(work() or 0)
     except SaddlesError as error:
         complain(str(error))
         return 2
@@ -127,7 +129,8 @@ def _guarded(work: Callable[[], int]) -> int:
         if usage is None:
             report_bug(error)
             return 3
-        complain(f"{usage()} Try --help.")
+        words = usage()
+        complain(f"{words}{'' if words.endswith(('.', '?')) else '.'} Try --help.")
         return 2
 
 
@@ -218,6 +221,8 @@ def run(
     if (name is None) == (resume_ is None):
         raise SaddlesError("Give either LAB/NAME (`saddles list` shows them) or --resume.")
     if resume_ is not None:
+        if size or seed or set_ or out_ or fresh:
+            raise SaddlesError("A run that is resumed has its own size, seed, settings, folder. Give --resume alone.")
         folder, work = resume_, lambda: resume(resume_)
     else:
         assert name is not None
@@ -368,6 +373,8 @@ def _changes(pairs: list[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise SaddlesError.must_be("--set", "key=value, for instance dim=50", pair)
+        if key in changes:
+            raise SaddlesError(f"--set {key} is given twice. Give each setting once.")
         changes[key] = value
     return changes
 

@@ -55,8 +55,8 @@ S = TypeVar("S")
 class Within:
     """Bounds of a setting, ends included: `Annotated[float, "what it is", Within(-10, 10)]`.
 
-    A setting without it takes finite numbers up to LARGEST; where no size has a number below 1 (of whole numbers) or
-    below 0, neither may a change.
+    A setting without it takes finite numbers up to LARGEST. Where every size has whole numbers from 1 on, numbers from
+    0 on, or positive ones, a change must have them too.
     """
 
     low: float
@@ -185,6 +185,8 @@ class Experiment(Generic[S]):
             smallest = min((number for number in usual if isinstance(number, int | float)), default=0.0)
             whole = all(isinstance(number, int) for number in usual)
             low = -math.inf if smallest < 0 else 1 if whole and smallest >= 1 else 0
+            if not whole and smallest > 0 and 0 in numbers:
+                raise SaddlesError.must_be(key, "positive", 0)
             within = Within(low, max([LARGEST, *(number for number in usual if isinstance(number, int | float))]))
         for number in numbers:
             if not (math.isfinite(number) and within.low <= number <= within.high):
@@ -286,6 +288,8 @@ def chosen(labs: Sequence[str]) -> list[Experiment[Any]]:
 def find(name: str) -> Experiment[Any]:
     """One experiment by name."""
     known = registry()
+    if any(row.lab == name for row in known.values()):
+        raise SaddlesError(f"{name!r} is a lab. Give one of its experiments; `saddles list {name}` shows them.")
     if name not in known:
         raise SaddlesError.unknown("experiment", name, known, "`saddles list` shows all of them.")
     return known[name]

@@ -33,6 +33,7 @@ from saddles.errors import SaddlesError
 from saddles.runtime.checksums import NAME as CHECKSUMS
 from saddles.runtime.checksums import digest
 from saddles.runtime.files import FULL, exists, explained, hold, new_path, refuse_links
+from saddles.runtime.interrupts import plain_interrupts
 from saddles.runtime.records import Types, read_record, write_record
 
 if TYPE_CHECKING:
@@ -240,18 +241,19 @@ def _compute(
         return round(before.get("wall_time_s", 0.0) + time.perf_counter() - began, 3)
 
     try:
-        trajectory = row.run(settings, context)
-        trajectory.attrs |= {
-            "experiment": row.name, "size": size, "seed": seed, "settings": json.dumps(as_dict(settings)),
-            "wall_time_s": spent(),
-        }  # fmt: skip
-        if "data" in record:
-            trajectory.attrs |= {"data": json.dumps(record["data"]), "data_note": record["data_note"]}
-        claims = row.claims(trajectory, size)
-        drawing = row.figure(trajectory)
-        if size == "tiny":
-            mark_smoke_test(drawing)
-        _write_results(folder, trajectory, claims, drawing)
+        with plain_interrupts():
+            trajectory = row.run(settings, context)
+            trajectory.attrs |= {
+                "experiment": row.name, "size": size, "seed": seed, "settings": json.dumps(as_dict(settings)),
+                "wall_time_s": spent(),
+            }  # fmt: skip
+            if "data" in record:
+                trajectory.attrs |= {"data": json.dumps(record["data"]), "data_note": record["data_note"]}
+            claims = row.claims(trajectory, size)
+            drawing = row.figure(trajectory)
+            if size == "tiny":
+                mark_smoke_test(drawing)
+            _write_results(folder, trajectory, claims, drawing)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))

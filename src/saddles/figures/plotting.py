@@ -49,8 +49,8 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
     with look():
         figure, (axes,) = sheet(1, len(panels), 1.2 + 4.4 * len(panels), 4.2)
         for axis, names in zip(axes, panels, strict=True):
-            for name, colour in zip(names, COLOURS, strict=False):
-                _draw(axis, data, name, clock, colour)
+            for same, colour in zip(_told_apart(data, names), COLOURS, strict=False):
+                _draw(axis, data, same, clock, colour)
             _finish(axis, data, names, clock)
     return figure
 
@@ -93,7 +93,26 @@ def _panels(data: Sequence[xr.Dataset], variables: Sequence[str] | None) -> list
     return panels
 
 
-def _draw(axis: Axes, data: Sequence[xr.Dataset], name: str, clock: str, colour: str) -> None:
+def _told_apart(data: Sequence[xr.Dataset], names: Sequence[str]) -> list[list[str]]:
+    """The names, those together that are the same curve in every trajectory: one would hide the other."""
+    groups: list[list[str]] = []
+    for name in names:
+        same = (group for group in groups if all(_equal(one, group[0], name) for one in data))
+        if (group := next(same, None)) is not None:
+            group.append(name)
+        else:
+            groups.append([name])
+    return groups
+
+
+def _equal(one: xr.Dataset, first: str, second: str) -> bool:
+    if first not in one or second not in one:
+        return first not in one and second not in one
+    return one[first].dims == one[second].dims and np.array_equal(one[first], one[second], equal_nan=True)
+
+
+def _draw(axis: Axes, data: Sequence[xr.Dataset], same: Sequence[str], clock: str, colour: str) -> None:
+    name, words = same[0], " = ".join(same).replace("_", " ")
     measured = [one for one in data if not is_theory(one)]
     for one in data:
         if name not in one or "time" not in one[name].dims:
@@ -108,7 +127,9 @@ def _draw(axis: Axes, data: Sequence[xr.Dataset], name: str, clock: str, colour:
             if not theory:
                 style |= {"color": COLOURS[k % len(COLOURS)] if several else colour}
                 style |= {"linewidth": 1.6} if several else {}
-            label = None if k or theory or place or several else name.replace("_", " ")
+            if several:
+                words = "measured" if len(measured) < len(data) else None
+            label = None if k or theory or place else words
             axis.plot(one[clock], line, label=label, **style)
 
 

@@ -19,7 +19,7 @@ MOST = 6
 DECADES = 100
 """Positive numbers whose largest is more than this times the smallest are drawn on a logarithmic scale."""
 
-TITLE = (46, 3)
+TITLE = (58, 3)
 """Characters of a line and lines of a panel's title."""
 
 
@@ -65,7 +65,11 @@ MEASURES = ("best_test_error", "test_error", "test_loss", "train_error", "loss",
 
 
 def measure_over_grid(trajectory: xr.Dataset) -> Figure | None:
-    """The error or loss at the end of every cell's run; None where the cells have none of `MEASURES`."""
+    """The error or loss at the end of every cell's run; None where the cells have none of `MEASURES`.
+
+    Of an axis with names, such as descent and its theory, the first is drawn: they are not of one kind. Of one with
+    numbers the median is.
+    """
     grid = json.loads(trajectory.attrs.get("grid", "{}"))
     axes = {*grid.get("grid", {}), "seed", "point"}
     name = next((name for name in MEASURES if name in trajectory and set(trajectory[name].dims) & axes), None)
@@ -75,9 +79,12 @@ def measure_over_grid(trajectory: xr.Dataset) -> Figure | None:
     if "time" in values.dims:
         values = values.isel(time=-1)
     rest = [dim for dim in values.dims if dim not in axes]
+    named = [dim for dim in rest if dim in values.coords and values[dim].dtype.kind in "UOT"]
+    of = "".join(f", {values[dim].values[0]}" for dim in named)
+    values, rest = values.isel(dict.fromkeys(named, 0), drop=True), [dim for dim in rest if dim not in named]
     size = f"{trajectory.attrs.get('experiment', '')}, size {trajectory.attrs.get('size', '')}"
     words = name.replace("_", " ")
-    return over_grid(values.median(rest) if rest else values, title=size, label=f"{words} at the end")
+    return over_grid(values.median(rest) if rest else values, title=size, label=f"{words} at the end{of}")
 
 
 def claim_text(trajectory: xr.Dataset, k: int) -> str:
@@ -88,7 +95,9 @@ def claim_text(trajectory: xr.Dataset, k: int) -> str:
 def _title(trajectory: xr.Dataset, k: int) -> str:
     width, most = TITLE
     lines = textwrap.wrap(claim_text(trajectory, k), width)
-    return "\n".join([*lines[:most], *(["…"] if len(lines) > most else [])])
+    cut = [*lines[:most], *(["…"] if len(lines) > most else [])]
+    applies = trajectory["claim_holds"].isel(claim=k).notnull().any()
+    return "\n".join([*cut, *([] if applies else ["(does not apply)"])])
 
 
 def _draw(
@@ -122,7 +131,15 @@ def _line(axis: Axes, values: xr.DataArray, x: str, label: str, claim: xr.Datase
     middle = _median(values, [x]).values
     if rest:
         low, high = (getattr(values, end)(rest).values for end in ("min", "max"))
-        axis.fill_between(places, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="lowest to highest")
+        axis.fill_between(
+            places,
+            low,
+            high,
+            color=COLOURS[0],
+            alpha=0.2,
+            linewidth=0,
+            label=f"lowest to highest {' and '.join(map(str, rest))}",
+        )
     axis.plot(places, middle, color=COLOURS[0], marker="o", markersize=4, label="median" if rest else None, **MEASURED)
     if claim is not None:
         axis.axhline(float(claim["claim_threshold"].median()), color=INK, linestyle=":", linewidth=1, label="threshold")

@@ -1,11 +1,12 @@
 """The result of a sweep, in lines for a terminal, and its figure."""
 
+import shlex
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
-from saddles.core.run import save_drawing
+from saddles.core.run import mark_smoke_test, save_drawing
 from saddles.core.status import Status
 from saddles.figures.sweep import claim_text, claims_over_grid, measure_over_grid
 from saddles.runtime.files import explained
@@ -29,7 +30,9 @@ def summary(result: Sweep) -> list[str]:
     if len(result.errors) > SHOWN:
         lines.append(f"  and {len(result.errors) - SHOWN} other errors, in cells.jsonl")
     if failed:
-        lines.append(f"  compute them again with: saddles sweep --resume {result.folder} --retry")
+        lines.append(
+            f"  compute them again with: {shlex.join(['saddles', 'sweep', '--resume', str(result.folder), '--retry'])}"
+        )
     return lines + (_claims(result) if done else [])
 
 
@@ -60,8 +63,10 @@ def write_figure(result: Sweep) -> Path | None:
     if len(result.rows) == len(result.failed) or "claim_value" not in (whole := result.trajectory):
         return None
     with explained(result.folder, "The numbers are kept: make room, then resume with --resume"):
-        measure = measure_over_grid(whole)
-        save_drawing(claims_over_grid(whole), result.folder / ("claims" if measure else "figure"))
-        if measure:
-            save_drawing(measure, result.folder / "figure")
+        measure, claims = measure_over_grid(whole), claims_over_grid(whole)
+        for name, drawing in (("claims" if measure else "figure", claims), ("figure", measure)):
+            if drawing is not None:
+                if result.facts["size"] == "tiny":
+                    mark_smoke_test(drawing)
+                save_drawing(drawing, result.folder / name)
     return result.folder / "figure.png"

@@ -36,7 +36,7 @@ from saddles.concepts.experiments.paper import PAPER, sizes
 from saddles.concepts.schedule import events, loss_accounts, predicted_events
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory
 from saddles.measures.loss_curves import descents, turning_points
 
@@ -53,7 +53,7 @@ class Settings:
     """The task, the start, and how long the flow is followed."""
 
     mu: Annotated[tuple[float, ...], "signals μ, one per concept"] = (1.0, 2.0)
-    sigma: Annotated[float, "spread σ of every cluster"] = 0.05
+    sigma: Annotated[float, "spread σ of every cluster", Within(0, LARGEST)] = 0.05
     top: Annotated[float, "U(0) is uniform on [0, top]"] = 0.2
     until: Annotated[float, "gradient time"] = 12.0
     instants: Annotated[int, "saved instants"] = 801

@@ -28,7 +28,7 @@ import xarray as xr
 from saddles import diagonal, figures, measures
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
 from saddles.diagonal.experiments.agreement import (
     FACTS,
@@ -58,7 +58,9 @@ class Settings:
     layers: Annotated[int, "layers"] = 2
     heads: Annotated[int, "heads in a layer"] = 2
     feedforward: Annotated[int, "width of the frozen feed-forward part; 0 leaves it out"] = 0
-    spread: Annotated[float, "difference of the initial exponents of neighbouring heads, which breaks the tie"] = 0.15
+    spread: Annotated[
+        float, "difference of the initial exponents of neighbouring heads, which breaks the tie", Within(0, LARGEST)
+    ] = 0.15
     points: Annotated[int, "instants on a curve"] = 301
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from saddles import diffusion, figures, training
 from saddles.core.claim import Claim
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.diffusion.experiments.verdicts import PAPER, memorisation_claims, order_claims, slowing_claims
@@ -39,8 +39,12 @@ class Settings:
     separations: Annotated[tuple[float, ...], "differences of the colours, ascending, one run per difference and seed"]
     size: Annotated[float, "difference of the diameters, as a share of the image's side"] = 0.4
     side: Annotated[int, "pixels along the side of an image"] = 32
-    colour_spread: Annotated[float, "how far a colour lies from its mean, as a share of the difference"] = 0.125
-    size_spread: Annotated[float, "how far a diameter lies from its mean, as a share of the difference"] = 0.375
+    colour_spread: Annotated[
+        float, "how far a colour lies from its mean, as a share of the difference", Within(0, LARGEST)
+    ] = 0.125
+    size_spread: Annotated[
+        float, "how far a diameter lies from its mean, as a share of the difference", Within(0, LARGEST)
+    ] = 0.375
     channels: Annotated[tuple[int, ...], "channels of the U-Net's levels"] = (64, 128, 256)
     blocks: Annotated[int, "residual blocks per level"] = 2
     heads: Annotated[int, "heads of the attention"] = 4
@@ -54,7 +58,7 @@ class Settings:
     shown: Annotated[int, "images per class at an evaluation"] = 32
     sampling: Annotated[int, "steps of the sampler"] = 100
     seeds: Annotated[int, "independent runs behind each claim"] = 5
-    store: Annotated[float, "seconds from one checkpoint to the next"] = 60.0
+    store: Annotated[float, "seconds from one checkpoint to the next", Within(0, LARGEST)] = 60.0
     classifier_channels: Annotated[tuple[int, ...], "channels of the classifier's levels"] = (32, 32, 32)
     classifier_features: Annotated[int, "channels that the classifier pools"] = 64
     classifier_steps: Annotated[int, "training steps of a round of the classifier"] = 10_000

@@ -25,8 +25,9 @@ import xarray as xr
 from saddles import figures, linear
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.errors import SaddlesError
 from saddles.linear.experiments.scaling import PAPER
 from saddles.measures.modes import gram_error
 from saddles.runtime.progress import bar
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from saddles.linear.task import LowRank
     from saddles.solvers.two_layer import Cost, Matrix
 
+WIDE = 500
+"""Widths w from this times d on are wide enough to show how the error at the start falls with w."""
 BOUNDS = ("bounded", "steeper", "weakly", "nothing")
 """What `_over_bounds` measures."""
 
@@ -48,11 +51,11 @@ class Settings:
     dim: Annotated[int, "rows and columns of the matrix, d"]
     rank: Annotated[int, "rank of the truth A*"]
     decades: Annotated[int, "widths from d to d · 10^decades"]
-    points: Annotated[int, "widths in the scan"]
+    points: Annotated[int, "widths in the scan", Within(2, LARGEST)]
     times: Annotated[int, "saved instants"]
     seeds: Annotated[int, "independent tasks and initial weights"]
     costs_dim: Annotated[int, "rows and columns of the matrix for the other costs"] = 20
-    costs_points: Annotated[int, "widths in their scan"] = 5
+    costs_points: Annotated[int, "widths in their scan", Within(3, LARGEST)] = 5
 
 
 def run(settings: Settings, context: Context) -> Trajectory:
@@ -60,6 +63,11 @@ def run(settings: Settings, context: Context) -> Trajectory:
     seeds = context.seeds(settings.seeds)
     dim = settings.dim
     widths = _scan(settings)
+    if (widths >= WIDE * dim).sum() < 2:
+        raise SaddlesError(
+            f"Two of the widths must be at least {WIDE} d, or the start has no slope; the largest is "
+            f"{widths[-1] / dim:.3g} d. Give more decades, or more points."
+        )
     clock = np.linspace(0.0, 1.0, settings.times)
     with bar("linear/theorem-1", len(seeds) * len(widths)) as progress:
         make = partial(_widths, settings, widths=widths, clock=clock, tick=progress.advance)
@@ -199,7 +207,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     wrong = (trajectory["error"] / np.minimum(trajectory["weak"], narrow)).max(["time", "side"])
     wrong = wrong.transpose("seed", "width").values
     nothing = (trajectory["norm"] / trajectory["weak"]).max(["time", "side"]).transpose("seed", "width").values
-    wide = widths >= 500 * dim
+    wide = widths >= WIDE * dim
     mixed = np.random.default_rng(0).permutation(widths[wide])
     edge = (1 + np.sqrt(dim / widths)) ** 2
     judge = partial(check, paper=PAPER, where="Theorem 1", size=size, relation="<=")

@@ -12,6 +12,7 @@ from saddles import margin
 from saddles.core.experiment import Context
 from saddles.core.status import status_of
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
+from saddles.errors import SaddlesError
 from saddles.runtime.progress import bar
 
 UNIT = "log10 of the norm of the weights"
@@ -49,7 +50,9 @@ class ScaledDraws(Draws):
 
 
 def norm_grid(first: float, last: float, per_decade: int = 4) -> Grid:
-    """log10 of norms, equally spaced, both ends included."""
+    """log10 of norms, equally spaced, both ends included: two decades of them or more."""
+    if last < 100 * first:
+        raise SaddlesError.must_be("until", f"at least {100 * first:g}: claims look at norms from {first:g} on", last)
     low, high = np.log10(first), np.log10(last)
     return np.linspace(low, high, round(per_decade * (high - low)) + 1)
 

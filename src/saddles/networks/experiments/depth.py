@@ -28,7 +28,7 @@ import numpy as np
 
 from saddles import figures, networks
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.networks.phases import crossing, slope_of
 
@@ -52,7 +52,7 @@ class Settings:
     seeds: Annotated[int, "independent starts and draws of images"]
     activation: Annotated[str, "relu, tanh or linear"] = "relu"
     lowest: Annotated[float, "smallest log10 of the reach κ^(L/2)/s"] = -1.5
-    highest: Annotated[float, "largest log10 of the reach"] = 1.5
+    highest: Annotated[float, "largest log10 of the reach", Within(-10, 10)] = 1.5
 
 
 def run(settings: Settings, context: Context) -> Trajectory:

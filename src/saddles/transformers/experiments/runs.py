@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from saddles import figures, training, transformers
-from saddles.core.experiment import Context, Drawing
+from saddles.core.experiment import LARGEST, Context, Drawing, Within
 from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.errors import SaddlesError
@@ -44,14 +44,14 @@ class Training:
     epochs: Annotated[float, "passes through the training data"]
     batch: Annotated[int, "samples per step"]
     rate: Annotated[float, "highest learning rate"]
-    warm_up: Annotated[float, "epochs of linear growth of the learning rate"]
+    warm_up: Annotated[float, "epochs of linear growth of the learning rate", Within(0, LARGEST)]
     every: Annotated[int, "steps from one measurement of the heads to the next"]
     tests: Annotated[int, "measurements from one test to the next"] = 1
     spectra: Annotated[int, "measurements from one whole spectrum to the next; between them stable ranks alone"] = 1
     accumulate: Annotated[int, "parts that a batch is split into, to save memory"] = 1
     clip: Annotated[float, "gradients longer than this are shortened to it; 0 leaves all as they are"] = 0.0
     seeds: Annotated[int, "independent runs behind each claim"] = 1
-    store: Annotated[float, "seconds from one checkpoint to the next"] = 60.0
+    store: Annotated[float, "seconds from one checkpoint to the next", Within(0, LARGEST)] = 60.0
 
     def recipe(self, optimiser: str, decay: str, steps_per_epoch: int) -> "transformers.Recipe":
         """The recipe, with epochs as steps."""
