@@ -56,7 +56,7 @@ def test_what_the_worked_diffs_add_passes_its_tests(changed):
 
 @pytest.fixture
 def installed(tmp_path):
-    """The package of the page where Python finds it, as `pip install` would leave it; what a command needs to see it."""
+    """The package of the page where Python finds it, as `pip install` would leave it: the environment of a command."""
     (project,) = [block.code for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "toml"]
     (code,) = [block.code for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "text"]
     facts = tomllib.loads(project)["project"]

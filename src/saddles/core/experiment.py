@@ -44,6 +44,7 @@ import xarray as xr
 from saddles.core.claim import Claim
 from saddles.core.data import SETS, find_data
 from saddles.core.embedded import EMBEDDED
+from saddles.core.settings import flat, read_like
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError, first_line
 
@@ -230,17 +231,17 @@ class Experiment(Generic[S]):
         for key, value in (changes or {}).items():
             if key not in values:
                 raise SaddlesError.unknown("setting", key, values, of=self.name)
-            typed[key] = _like(values[key], value, key)
+            typed[key] = read_like(values[key], value, key)
             self._check_bounds(key, typed[key])
         return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
 
     def _check_bounds(self, key: str, value: object) -> None:
-        numbers = [number for number in _flat(value) if isinstance(number, int | float)]
+        numbers = [number for number in flat(value) if isinstance(number, int | float)]
         if not numbers or isinstance(numbers[0], bool):
             return
         within = next((mark for mark in self._marks(key) if isinstance(mark, Within)), None)
         if within is None:
-            usual = [number for size in self.sizes.values() for number in _flat(as_dict(size.settings)[key])]
+            usual = [number for size in self.sizes.values() for number in flat(as_dict(size.settings)[key])]
             smallest = min((number for number in usual if isinstance(number, int | float)), default=0.0)
             whole = all(isinstance(number, int) for number in usual)
             low = -math.inf if smallest < 0 else 1 if whole and smallest >= 1 else 0
@@ -392,28 +393,3 @@ def find(name: str) -> Experiment[Any]:
 def _unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> SaddlesError:
     """The usual sentence, and which packages are left out: the name may be one of theirs."""
     return SaddlesError(" ".join([str(SaddlesError.unknown(kind, name, known, otherwise)), *left_out()]))
-
-
-def _flat(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _like(example: object, value: Any, key: str) -> Any:
-    """Read a value (often text from the command line) as the type of the setting's present value."""
-    try:
-        if isinstance(example, bool):
-            return {"true": True, "false": False}[str(value).lower()]
-        if isinstance(example, int):
-            number = float(value)
-            if number != int(number):
-                raise ValueError
-            return int(number)
-        if isinstance(example, float):
-            return float(value)
-        if isinstance(example, list | tuple):
-            parts = value.split(",") if isinstance(value, str) else list(np.atleast_1d(value).tolist())
-            return type(example)(_like(example[0], part, key) for part in parts)
-        return str(value)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        like = ",".join(map(str, example)) if isinstance(example, list | tuple) else str(example)
-        raise SaddlesError.must_be(key, f"a value like {like}", value) from error

@@ -268,8 +268,8 @@ def _compute(
             with contextlib.suppress(OSError):
                 write_text(folder / TRACEBACK, "".join(traceback.format_exception(error)))
             raise SaddlesError(
-                f"{row.name} raised {type(error).__name__}: {first_line(error)}. It is not an experiment of saddles: mend "
-                f"it where {folder / TRACEBACK} says, then resume with --resume {folder}."
+                f"{row.name} raised {type(error).__name__}: {first_line(error)}. It is not an experiment of saddles: "
+                f"mend it where {folder / TRACEBACK} says, then resume with --resume {folder}."
             ) from error
         raise
     digests = {name: digest((folder / name).read_bytes()) for name in FILES + LATER_FILES}
