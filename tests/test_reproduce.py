@@ -28,6 +28,8 @@ def _toys(monkeypatch):
         def run(settings, context):
             raise error
 
+        if isinstance(error, ZeroDivisionError):
+            run.__module__ = "saddles.toy"  # as one that we ship
         return run
 
     good = toy_experiment.ROW

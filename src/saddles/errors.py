@@ -54,10 +54,14 @@ class MissingDataError(SaddlesError):
 
 def shown(value: object) -> str:
     """The repr of a value in one line, cut where it is long."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return _cut(" ".join(repr(value).split()))
 
 
 def first_line(error: BaseException) -> str:
     """What an error of a library says, in one line, cut where it is long; its kind where it says nothing."""
-    return shown(next(iter(str(error).splitlines()), "") or type(error).__name__).strip("'\"")
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return _cut(repr(" ".join(line.split()))[1:-1])  # its repr, for what a terminal would obey
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -167,6 +167,7 @@ def test_settings_are_read_like_their_defaults():
         ({"points": "many"}, "a value like 4"),
         ({"points": "2.5"}, "a value like 4"),
         ({"fast": "maybe"}, "a value like True"),
+        ({"levels": "high"}, r"a value like 1.0,2.0"),
     ],
 )
 def test_bad_settings_are_explained(changes, words):

@@ -1,9 +1,11 @@
-"""The worked diffs of CONTRIBUTING.md apply, and what they add passes its tests."""
+"""The worked diffs of CONTRIBUTING.md apply, and what they add passes its tests; so does its package."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from doc_pages import ROOT, blocks
@@ -50,3 +52,40 @@ def test_what_the_worked_diffs_add_passes_its_tests(changed):
     done = subprocess.run(command, cwd=changed, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:]
     assert done.stdout.count(".") >= 6, done.stdout
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """The package of the page where Python finds it, as `pip install` would leave it: the environment of a command."""
+    (project,) = [block.code for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "toml"]
+    (code,) = [block.code for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "text"]
+    facts = tomllib.loads(project)["project"]
+    home = tmp_path / "site"
+    written = home / f"{facts['name']}-{facts['version']}.dist-info"
+    written.mkdir(parents=True)
+    (written / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {facts['name']}\nVersion: {facts['version']}\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in row.items()) for group, row in facts["entry-points"].items()
+    ]
+    (written / "entry_points.txt").write_text("".join(lines))
+    (home / f"{facts['name']}.py").write_text(code)
+    paths = [str(home), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def test_the_package_of_the_page_is_listed_run_and_swept(installed, tmp_path):
+    def saddles(*words):
+        command = [sys.executable, "-m", "saddles", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=installed, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "decays/one" in saddles("list")
+    saddles("run", "decays/one", "--out", "one")
+    (claim,) = json.loads((tmp_path / "one" / "claims.json").read_text())
+    assert claim["verdict"] == "holds"
+    assert claim["value"] < 1e-8
+    assert claim["null"] > 0.1
+    assert "2 of 2 cells finished" in saddles(
+        "sweep", "decays/one", "--grid", "rate=1,2", "--workers", "1", "--out", "two"
+    )

@@ -11,6 +11,7 @@ from saddles import networks
 from saddles.errors import SaddlesError
 from saddles.networks import differentiable
 from saddles.networks.jax_network import JaxNetwork
+from saddles.networks.lazy_or_active import drift_error
 from saddles.networks.torch_network import TorchNetwork
 
 
@@ -55,6 +56,22 @@ def test_kernel_drift_is_that_of_dense_kernels_and_its_sketch_is_close():
     off = [(float(one["kernel_drift"]) - expected) / float(one["kernel_drift_error"]) for one in sketches]
     assert max(map(abs, off)) < 5
     assert 0.1 < np.std(off) < 3
+
+
+@pytest.mark.parametrize("probes", [2, 4, 16])
+def test_the_error_of_a_sketch_covers_the_drift_as_often_as_it_says(probes):
+    draw = np.random.default_rng(5)
+    jacobian = draw.normal(size=(40, 120))
+    early, late = (j @ j.T for j in (jacobian, jacobian + 0.7 * draw.normal(size=jacobian.shape)))
+    exact = 1 - np.sum(early * late) / np.linalg.norm(early) / np.linalg.norm(late)
+    inside = []
+    for _ in range(3000):
+        signs = draw.choice([-1.0, 1.0], size=(probes, 40))
+        ours, theirs = signs @ late, signs @ early
+        rows = np.stack([(ours * theirs).sum(1), (ours**2).sum(1), (theirs**2).sum(1)], axis=1)
+        drift = 1 - rows[:, 0].sum() / np.sqrt(rows[:, 1].sum() * rows[:, 2].sum())
+        inside.append(abs(drift - exact) < drift_error(rows))
+    assert np.mean(inside) == pytest.approx(0.683, abs=0.03)  # of the plain standard error: 0.49, 0.61, 0.66
 
 
 class _Torch(nn.Module):

@@ -33,6 +33,19 @@ def test_a_map_has_a_cell_where_its_labels_are():
     np.testing.assert_allclose(edges[:, 0, 1], [0.5, 1.5, 2.5, 3.5])
 
 
+def test_a_grid_in_any_order_is_drawn_from_left_to_right():
+    mixed, even = (
+        values(rate=[2.0, 1.0, 3.0], width=[100, 10, 1000]),
+        values(rate=[1.0, 2.0, 3.0], width=[10, 100, 1000]),
+    )
+    even[:] = mixed.sortby(["rate", "width"])
+    ours, theirs = (over_grid(one).axes[0].collections[0] for one in (mixed, even))
+    np.testing.assert_array_equal(ours.get_array(), theirs.get_array())
+    np.testing.assert_array_equal(ours.get_coordinates(), theirs.get_coordinates())
+    line = over_grid(values(rate=[2.0, 1.0, 3.0])).axes[0].lines[0]
+    np.testing.assert_array_equal(line.get_xydata(), [[1, 2], [2, 1], [3, 3]])
+
+
 def test_axes_can_be_chosen_and_missing_cells_are_grey():
     whole = values(rate=[1.0, 2.0], width=[1, 2], seed=[0, 1])
     whole[0, 1] = np.nan
@@ -44,7 +57,7 @@ def test_axes_can_be_chosen_and_missing_cells_are_grey():
         over_grid(whole, "rte")
 
 
-@pytest.mark.parametrize("labels", [["a", "b"], [True, False], [0.5, 0.25]])
+@pytest.mark.parametrize("labels", [["a", "b"], [True, False], [0.25, 0.5]])
 def test_a_line_over_one_axis_with_its_spread(labels):
     drawing = over_grid(values(name=labels, seed=[0, 1, 2]), label="number")
     axis = drawing.axes[0]

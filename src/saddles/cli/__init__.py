@@ -140,9 +140,11 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="as JSON, for programs")] = False,
 ) -> None:
     """List the experiments with their sizes and times."""
-    from saddles.core.experiment import as_dict, chosen
+    from saddles.core.experiment import as_dict, chosen, left_out
 
     rows = chosen(labs or [])
+    for sentence in left_out():
+        note(sentence)
     if as_json:
         facts = [
             {
@@ -262,10 +264,13 @@ def reproduce(
 ) -> None:
     """Run all experiments at their default sizes; the HTML report grows as they finish."""
     from saddles.core.data import use_data
+    from saddles.core.experiment import left_out
     from saddles.report.reproduce import reproduce as work
 
     keep_compiled_programs()
     use_data(data)
+    for sentence in left_out():
+        note(sentence)
     try:
         failed, page = work(labs or [], size=size, seed=seed, root=out_, workers=workers, say=note)
     except KeyboardInterrupt:

@@ -69,9 +69,11 @@ def check(
             not evidence. Infinities are fine (a null that gets nowhere); NaN never makes evidence.
         against: what the null is, in a few words; without a null, why there is none.
     """
-    numbers = np.atleast_1d(np.asarray(values, dtype=float)).ravel()
+    if relation not in get_args(Relation):
+        raise SaddlesError.must_be("relation", "'<=' or '>='", relation)
+    numbers = _numbers("values", values)
     worst = _worst(numbers, relation)
-    control = None if null is None else _worst(np.atleast_1d(np.asarray(null, dtype=float)).ravel(), relation)
+    control = None if null is None else _worst(_numbers("null", null), relation)
     with np.errstate(invalid="ignore"):  # all of them may be infinite
         spread = float(numbers.max() - numbers.min()) if numbers.size else 0.0
     verdict: Verdict = "fails"
@@ -94,6 +96,13 @@ def check(
         claim, paper, where, worst, relation, float(threshold), spread, numbers.size, size, verdict, reason, control,
         against,
     )  # fmt: skip
+
+
+def _numbers(name: str, given: ArrayLike) -> np.ndarray:
+    try:
+        return np.atleast_1d(np.asarray(given, dtype=float)).ravel()
+    except (TypeError, ValueError) as error:
+        raise SaddlesError.must_be(name, "a number, or one for each seed", given) from error
 
 
 def _worst(numbers: np.ndarray, relation: Relation) -> float:

@@ -18,7 +18,8 @@
     )
 
 A lab lists its experiments in `EXPERIMENTS` of its `experiments` package. Your own come in through `register`, or
-through the entry point group `saddles.experiments`, each entry naming a list of `Experiment`.
+through the entry point group `saddles.experiments`, each entry naming a list of `Experiment`. An entry that cannot be
+loaded is left out, and `saddles list` says why.
 
 Listing experiments must stay fast: a module that defines one imports labs and figures as lazy packages
 (`from saddles import figures, linear`, then `linear.TwoLayer(...)`), not their modules, so that neither JAX nor
@@ -28,24 +29,31 @@ torch nor matplotlib is loaded before something runs.
 import dataclasses
 import importlib
 import importlib.metadata
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 import numpy as np
+import xarray as xr
 
 from saddles.core.claim import Claim
 from saddles.core.data import SETS, find_data
 from saddles.core.embedded import EMBEDDED
+from saddles.core.settings import flat, read_like
 from saddles.core.trajectory import Trajectory
-from saddles.errors import SaddlesError
+from saddles.errors import SaddlesError, first_line
 
 LABS = ("linear", "diagonal", "concepts", "margin", "incontext", "transformers", "diffusion", "networks")
 """Labs that ship with saddles, in the order of `saddles list`."""
 
 SIZES = ("tiny", "laptop", "gpu", "paper")
+NAME = re.compile(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w-]*", re.ASCII)
+"""A folder of runs has this name."""
 
 S = TypeVar("S")
 """An experiment's settings: a frozen dataclass whose fields are documented with `Annotated[type, "what it is"]`."""
@@ -129,10 +137,10 @@ class Experiment(Generic[S]):
         name: lab/name, as it is written on the command line.
         title: one line for lists.
         paper: key of the paper in docs/references.bib.
-        sizes: settings at each size; all sizes have the same fields.
-        run: run(settings, context) computes.
-        claims: claims(trajectory, size) judges.
-        figure: figure(trajectory) draws.
+        sizes: settings at each of some SIZES; all have the same fields: numbers, text, truth values, lists of them.
+        run: run(settings, context) computes; called through `compute`.
+        claims: claims(trajectory, size) judges; called through `judge`.
+        figure: figure(trajectory) draws; called through `draw`.
         default: the size that is run where none is given.
         needs: data sets, or names of settings that hold one: a size with source="cifar10" needs it, one with
             source="made" or with a folder of the user's does not.
@@ -152,10 +160,63 @@ class Experiment(Generic[S]):
     together: tuple[str, ...] = ()
     run_many: Callable[[list[S], list[Context]], list[Trajectory]] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise SaddlesError.must_be("name", "LAB/NAME, of letters, digits, - and _", self.name)
+        for what in ("run", "claims", "figure"):
+            if not callable(getattr(self, what)):
+                raise SaddlesError.must_be(what, f"a function, in {self.name}", getattr(self, what))
+        for size, given in self.sizes.items():
+            if size not in SIZES:
+                raise SaddlesError.must_be("sizes", f"named {', '.join(SIZES)}, in {self.name}", size)
+            settings = given.settings
+            if isinstance(settings, type) or not (dataclasses.is_dataclass(settings) or isinstance(settings, dict)):
+                raise SaddlesError.must_be("settings", f"a dataclass, in {self.name}", settings)
+            for key, value in as_dict(settings).items():
+                try:
+                    json.dumps(value)
+                except (TypeError, ValueError) as error:
+                    what = f"a number, text, a truth value or a list of them, in {self.name}"
+                    raise SaddlesError.must_be(key, what, value) from error
+        if self.default not in self.sizes:
+            raise SaddlesError.must_be(
+                "default", f"a size that {self.name} has ({', '.join(self.sizes)})", self.default
+            )
+
     @property
     def lab(self) -> str:
         """The part of the name before the slash."""
         return self.name.partition("/")[0]
+
+    @property
+    def shipped(self) -> bool:
+        """Whether it is one of saddles: a mistake in it is a bug of ours."""
+        function = self.run.func if isinstance(self.run, partial) else self.run
+        return str(getattr(function, "__module__", "")).startswith("saddles.")
+
+    def compute(self, settings: S, context: Context) -> Trajectory:
+        """Call `run`; what it returns must be a trajectory."""
+        found = self.run(settings, context)
+        if not isinstance(found, xr.Dataset | xr.DataTree):
+            raise self._returns("run", "a trajectory (`saddles.trajectory` makes one)", found)
+        return found
+
+    def judge(self, trajectory: Trajectory, size: str) -> list[Claim]:
+        """Call `claims`; what it returns must be a list of claims."""
+        found = self.claims(trajectory, size)
+        if not isinstance(found, list) or not all(isinstance(claim, Claim) for claim in found):
+            raise self._returns("claims", "a list of claims (`saddles.core.claim.check` makes one)", found)
+        return found
+
+    def draw(self, trajectory: Trajectory) -> Drawing:
+        """Call `figure`; what it returns must be a figure."""
+        found = self.figure(trajectory)
+        if not isinstance(found, Drawing):
+            raise self._returns("figure", "a figure (an object with `savefig`)", found)
+        return found
+
+    def _returns(self, name: str, what: str, got: object) -> SaddlesError:
+        return SaddlesError(f"`{name}` of {self.name} must return {what}; got a {type(got).__name__}.")
 
     def settings(self, size: str, changes: Mapping[str, Any] | None = None) -> S:
         """The settings of a size with some changed; unknown names and wrong types are refused.
@@ -171,17 +232,17 @@ class Experiment(Generic[S]):
         for key, value in (changes or {}).items():
             if key not in values:
                 raise SaddlesError.unknown("setting", key, values, of=self.name)
-            typed[key] = _like(values[key], value, key)
+            typed[key] = read_like(values[key], value, key)
             self._check_bounds(key, typed[key])
         return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
 
     def _check_bounds(self, key: str, value: object) -> None:
-        numbers = [number for number in _flat(value) if isinstance(number, int | float)]
+        numbers = [number for number in flat(value) if isinstance(number, int | float)]
         if not numbers or isinstance(numbers[0], bool):
             return
         within = next((mark for mark in self._marks(key) if isinstance(mark, Within)), None)
         if within is None:
-            usual = [number for size in self.sizes.values() for number in _flat(as_dict(size.settings)[key])]
+            usual = [number for size in self.sizes.values() for number in flat(as_dict(size.settings)[key])]
             smallest = min((number for number in usual if isinstance(number, int | float)), default=0.0)
             whole = all(isinstance(number, int) for number in usual)
             low = -math.inf if smallest < 0 else 1 if whole and smallest >= 1 else 0
@@ -253,6 +314,8 @@ _own: dict[str, Experiment[Any]] = {}
 
 def register(experiment: Experiment[S]) -> Experiment[S]:
     """Add an experiment of your own to the registry of this process."""
+    if not isinstance(experiment, Experiment):
+        raise SaddlesError.must_be("experiment", "an Experiment", experiment)
     if experiment.name in registry():
         raise SaddlesError(f"An experiment named {experiment.name!r} exists already. Choose another name.")
     _own[experiment.name] = experiment
@@ -266,13 +329,50 @@ def registered_here(name: str) -> bool:
 
 def registry() -> dict[str, Experiment[Any]]:
     """All experiments by name: those of the labs, of installed packages, and registered ones."""
+    return _shipped() | _installed()[0] | _own
+
+
+def left_out() -> tuple[str, ...]:
+    """A sentence for each entry point of an installed package whose experiments cannot be used."""
+    return _installed()[1]
+
+
+def _shipped() -> dict[str, Experiment[Any]]:
     known: dict[str, Experiment[Any]] = {}
     for lab in LABS:
         rows: Sequence[Experiment[Any]] = importlib.import_module(f"saddles.{lab}.experiments").EXPERIMENTS
         known |= {row.name: row for row in rows}
+    return known
+
+
+@cache  # a module that cannot be imported would be tried again at every look
+def _installed() -> tuple[dict[str, Experiment[Any]], tuple[str, ...]]:
+    """Experiments of installed packages, and a sentence for each entry point that gives none."""
+    known: dict[str, Experiment[Any]] = {}
+    wrong = []
     for entry in importlib.metadata.entry_points(group="saddles.experiments"):
-        known |= {row.name: row for row in entry.load()}
-    return known | _own
+        try:
+            rows = entry.load()
+            reason = _misfit(rows, {**_shipped(), **known})
+        except (Exception, SystemExit) as error:  # code of others: one broken package must not take the rest down
+            kind = "" if isinstance(error, SaddlesError) else f"{type(error).__name__}: "
+            rows, reason = [], f"{kind}{first_line(error).removesuffix('.')}"
+        if reason:
+            whose = f"the package {entry.dist.name}" if entry.dist is not None else "an installed package"
+            entry_point = f"entry point `{entry.name} = {entry.value}`"
+            wrong.append(f"The experiments of {whose} ({entry_point}) are left out: {reason}.")
+        else:
+            known |= {row.name: row for row in rows}
+    return known, tuple(wrong)
+
+
+def _misfit(rows: object, taken: Mapping[str, Experiment[Any]]) -> str:
+    """Why this is no list of new experiments; "" where it is."""
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, Experiment) for row in rows):
+        return f"it must name a list of Experiment; got a {type(rows).__name__}"
+    names = [row.name for row in rows]
+    twice = next((name for name in names if name in taken or names.count(name) > 1), None)
+    return "" if twice is None else f"an experiment named {twice!r} exists already"
 
 
 def chosen(labs: Sequence[str]) -> list[Experiment[Any]]:
@@ -281,7 +381,7 @@ def chosen(labs: Sequence[str]) -> list[Experiment[Any]]:
     names = sorted({row.lab for row in rows})
     for lab in labs:
         if lab not in names:
-            raise SaddlesError.unknown("lab", lab, names)
+            raise _unknown("lab", lab, names)
     return [row for row in rows if not labs or row.lab in labs]
 
 
@@ -291,30 +391,10 @@ def find(name: str) -> Experiment[Any]:
     if any(row.lab == name for row in known.values()):
         raise SaddlesError(f"{name!r} is a lab. Give one of its experiments; `saddles list {name}` shows them.")
     if name not in known:
-        raise SaddlesError.unknown("experiment", name, known, "`saddles list` shows all of them.")
+        raise _unknown("experiment", name, known, "`saddles list` shows all of them.")
     return known[name]
 
 
-def _flat(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _like(example: object, value: Any, key: str) -> Any:
-    """Read a value (often text from the command line) as the type of the setting's present value."""
-    try:
-        if isinstance(example, bool):
-            return {"true": True, "false": False}[str(value).lower()]
-        if isinstance(example, int):
-            number = float(value)
-            if number != int(number):
-                raise ValueError
-            return int(number)
-        if isinstance(example, float):
-            return float(value)
-        if isinstance(example, list | tuple):
-            parts = value.split(",") if isinstance(value, str) else list(np.atleast_1d(value).tolist())
-            return type(example)(_like(example[0], part, key) for part in parts)
-        return str(value)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        like = ",".join(map(str, example)) if isinstance(example, list | tuple) else str(example)
-        raise SaddlesError.must_be(key, f"a value like {like}", value) from error
+def _unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> SaddlesError:
+    """The usual sentence, and which packages are left out: the name may be one of theirs."""
+    return SaddlesError(" ".join([str(SaddlesError.unknown(kind, name, known, otherwise)), *left_out()]))

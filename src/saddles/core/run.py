@@ -6,6 +6,7 @@ DIR/parts/            finished pieces and checkpoints, reused by resume, removed
 DIR/trajectory.zarr   the result
 DIR/claims.json       the verdicts
 DIR/figure.png, .svg, .pdf  the figure
+DIR/traceback.txt     in the place of these three, where an experiment that is not of saddles raised an error
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import json
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +28,15 @@ from saddles.core.data import require_data
 from saddles.core.embedded import digest as embedded_digest
 from saddles.core.experiment import Context, Drawing, Experiment, S, as_dict, find, registry
 from saddles.core.provenance import machine, versions
-from saddles.core.status import FINISHED, Ending, Status
+from saddles.core.status import FINISHED, Ending, Status, status_of
 from saddles.core.store import load, save
 from saddles.core.trajectory import SCHEMA, Trajectory
-from saddles.errors import SaddlesError
+from saddles.errors import SaddlesError, first_line
 from saddles.runtime.checksums import NAME as CHECKSUMS
 from saddles.runtime.checksums import digest
-from saddles.runtime.files import FULL, exists, explained, hold, new_path, refuse_links
+from saddles.runtime.files import FULL, exists, explained, hold, new_path, refuse_links, write_text
 from saddles.runtime.interrupts import plain_interrupts
+from saddles.runtime.packages import extra_for
 from saddles.runtime.records import Types, read_record, write_record
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ FILES = ("claims.json", "figure.png", "figure.svg", f"trajectory.zarr/{CHECKSUMS
 """What run.json has digests of; the last has those of the arrays."""
 LATER_FILES = ("figure.pdf",)
 """The same of files that older runs do not have."""
+TRACEBACK = "traceback.txt"
 SHORT, UNSAVED = 1.0, 60.0
 """Seconds of computing below which a piece is kept in memory, and those that may be lost to a crash."""
 
@@ -235,6 +239,7 @@ def _compute(
     if row.embedded(settings):
         record |= {"data": _digests(row, settings), "data_note": row.instead(size, settings)}
     write_record(folder / "run.json", record)
+    (folder / TRACEBACK).unlink(missing_ok=True)
     began = time.perf_counter()
 
     def spent() -> float:
@@ -242,15 +247,15 @@ def _compute(
 
     try:
         with plain_interrupts():
-            trajectory = row.run(settings, context)
+            trajectory = row.compute(settings, context)
             trajectory.attrs |= {
                 "experiment": row.name, "size": size, "seed": seed, "settings": json.dumps(as_dict(settings)),
                 "wall_time_s": spent(),
             }  # fmt: skip
             if "data" in record:
                 trajectory.attrs |= {"data": json.dumps(record["data"]), "data_note": record["data_note"]}
-            claims = row.claims(trajectory, size)
-            drawing = row.figure(trajectory)
+            claims = row.judge(trajectory, size)
+            drawing = row.draw(trajectory)
             if size == "tiny":
                 mark_smoke_test(drawing)
             _write_results(folder, trajectory, claims, drawing)
@@ -261,13 +266,28 @@ def _compute(
             write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
         with contextlib.suppress(OSError, SaddlesError):
             pieces.write()
+        if _mistake_of(row, error):
+            with contextlib.suppress(OSError):
+                write_text(folder / TRACEBACK, "".join(traceback.format_exception(error)))
+            raise SaddlesError(
+                f"{row.name} raised {type(error).__name__}: {first_line(error)}. It is not an experiment of saddles: "
+                f"mend it where {folder / TRACEBACK} says, then resume with --resume {folder}."
+            ) from error
         raise
     digests = {name: digest((folder / name).read_bytes()) for name in FILES + LATER_FILES}
-    record |= {"status": str(FINISHED), "trajectory_status": trajectory.attrs["status"], "wall_time_s": spent()}
+    record |= {"status": str(FINISHED), "trajectory_status": str(status_of(trajectory)), "wall_time_s": spent()}
     record |= {"digests": digests}
     write_record(folder / "run.json", record)
     shutil.rmtree(folder / "parts", ignore_errors=True)
     return Run(folder, record, claims, computed=True)
+
+
+def _mistake_of(row: Experiment[S], error: BaseException) -> bool:
+    """Whether an error is for the author of an experiment to mend, and no sentence of ours says how."""
+    if row.shipped or isinstance(error, SaddlesError | OSError | MemoryError):
+        return False
+    lacking = isinstance(error, ModuleNotFoundError) and extra_for(error) is not None
+    return isinstance(error, Exception | SystemExit) and not lacking
 
 
 def mark_smoke_test(drawing: Drawing) -> None:

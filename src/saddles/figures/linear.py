@@ -9,6 +9,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from saddles.figures.maps import edges
 from saddles.figures.style import COLOURS, ERROR_HEAT, GREY, HEAT, INK, MEASURED, THEORY, look, sheet
 
 
@@ -71,13 +72,7 @@ def _boundaries(axis: Axes, gamma_variance: np.ndarray, gamma_w: np.ndarray) -> 
     )
     axis.axhline(1, color="white", linewidth=2.6)
     axis.axhline(1, color="black", linewidth=1.2, linestyle=":", label=r"$\gamma_w=1$ (too narrow below)")
-    axis.set(xlim=_cell_edges(gamma_variance), ylim=_cell_edges(gamma_w))
-
-
-def _cell_edges(centres: np.ndarray) -> tuple[float, float]:
-    """Where the first cell begins and the last one ends."""
-    half = (centres[1] - centres[0]) / 2 if len(centres) > 1 else 0.5
-    return float(centres[0] - half), float(centres[-1] + half)
+    axis.set(xlim=edges(gamma_variance)[[0, -1]], ylim=edges(gamma_w)[[0, -1]])
 
 
 def figure_2(trajectory: xr.Dataset) -> Figure:

@@ -11,6 +11,7 @@ from matplotlib.colors import BoundaryNorm, LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from saddles.errors import SaddlesError
+from saddles.figures.maps import edges
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, look, sheet
 
 MOST = 6
@@ -111,6 +112,9 @@ def _draw(
     free = [name for name in names if name != "seed" and name not in (x, y)] or names[:1]
     x = x or free.pop()
     y = y or next((name for name in reversed(free) if name != x), None)
+    for name in [name for name in (x, y) if name is not None and name in values.coords]:
+        if values[name].dtype.kind in "iuf":  # a grid may be written in any order
+            values, claim = values.sortby(name), None if claim is None else claim.sortby(name)
     if y is None:
         _line(axis, values, x, label, claim)
     else:
@@ -212,9 +216,4 @@ def _is_log(places: np.ndarray) -> bool:
 
 def _edges(places: np.ndarray) -> np.ndarray:
     """Borders between cells, halfway; in the logarithm where they are equally spaced in it."""
-    if _is_log(places):
-        return np.exp(_edges(np.log(places)))
-    if len(places) == 1:
-        return places[0] + np.array([-0.5, 0.5])
-    middle = (places[1:] + places[:-1]) / 2
-    return np.concatenate([[2 * places[0] - middle[0]], middle, [2 * places[-1] - middle[-1]]])
+    return np.exp(edges(np.log(places))) if _is_log(places) else edges(places)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy.special import ndtr, stdtrit
 
 from saddles.errors import SaddlesError
 from saddles.networks.differentiable import Differentiable, Outputs, Point, in_blocks, network_of
@@ -59,7 +60,8 @@ def regime(f: object, start: Any, end: Any, batch: object, *, probes: int = PROB
       narrowest numbers that the network computes with; an e of about that size or less is not resolved.
     - `kernel_drift`: 1 − ⟨Θ, Θ₀⟩/(‖Θ‖‖Θ₀‖) of the empirical tangent kernel Θ = JJᵀ on the batch (all outputs of all
       samples). With at least as many `probes` as outputs of the batch it is exact. Otherwise ⟨Θ, Θ₀⟩ = E[(Θv)·(Θ₀v)] is
-      averaged over so many v with entries of ±1 at random; `kernel_drift_error` is its standard error by the jackknife.
+      averaged over so many v with entries of ±1 at random; `kernel_drift_error` is the half width of its 68 % interval,
+      the jackknife's standard error times Student's factor (1.2 with 4 probes, 1.03 with 16).
     - `kernel_growth`: ‖Θ‖/‖Θ₀‖, from the same products.
     - `output_change`: ‖Δf‖/‖f₀‖; `parameter_change`: ‖Δθ‖/‖θ₀‖.
 
@@ -133,16 +135,23 @@ def _kernel(
         pairs = ((late, early), (late, late), (early, early))
         products.append([network.dot(one, other) for one, other in pairs])
     rows = np.array(products)
-    drift = _drift(rows.sum(0))
-    error = 0.0
-    if not exact:
-        left_out = np.array([_drift(rows.sum(0) - row) for row in rows])
-        # The jackknife's variance, (n − 1)/n Σ (left out − mean)².
-        error = (
-            float(np.sqrt((probes - 1) / probes * np.sum((left_out - left_out.mean()) ** 2))) if probes > 1 else np.nan
-        )
+    drift, error = _drift(rows.sum(0)), 0.0 if exact else drift_error(rows)
     growth = float(np.sqrt(_ratio(*rows.sum(0)[1:])))
     return {"kernel_drift": drift, "kernel_drift_error": error, "kernel_growth": growth}
+
+
+def drift_error(rows: np.ndarray) -> float:
+    """Half width of the 68 % interval of the drift from (Θv·Θ₀v, |Θv|², |Θ₀v|²) of each probe; NaN of one probe.
+
+    The jackknife's variance is (n − 1)/n Σ (left out − mean)². From few probes it is itself uncertain, which Student's
+    t with n − 1 degrees of freedom takes into account: the plain standard error of 4 probes covers 61 %.
+    """
+    n = len(rows)
+    if n < 2:
+        return float("nan")
+    left_out = np.array([_drift(rows.sum(0) - row) for row in rows])
+    standard_error = np.sqrt((n - 1) / n * np.sum((left_out - left_out.mean()) ** 2))
+    return float(standard_error * stdtrit(n - 1, ndtr(1.0)))
 
 
 def _drift(sums: np.ndarray) -> float:

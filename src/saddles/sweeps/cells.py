@@ -177,9 +177,9 @@ def _compute_one(task: Task, job: Job) -> Outcome:
     began = time.perf_counter()
     try:
         require_data(task.experiment.data(job.settings))
-        result = task.experiment.run(job.settings, Context(job.seed, task.size))
+        result = task.experiment.compute(job.settings, Context(job.seed, task.size))
         return _judge(task, job, result, time.perf_counter() - began)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an experiment that ends itself must not end its worker
         spent = time.perf_counter() - began
         return Outcome(job.number, spent, error=describe(error), trace=whole_text(traceback.format_exc(limit=-8)))
 
@@ -188,7 +188,7 @@ def _judge(task: Task, job: Job, result: Trajectory, seconds: float) -> Outcome:
     """Claims that cannot be judged at these settings leave the numbers as they are, without a verdict."""
     began, claims, claims_error = time.perf_counter(), [], ""
     try:
-        claims = task.experiment.claims(result, task.size)
+        claims = task.experiment.judge(result, task.size)
     except Exception as error:
         claims_error = describe(error)
     packed = pack(result, claims)
