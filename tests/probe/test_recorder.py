@@ -76,7 +76,8 @@ def test_a_recording_holds_what_each_step_was(tmp_path):
     assert saddles.load(tmp_path / "r").equals(run.result)
     assert status_of(run.result).ok
     assert recorded(tmp_path / "r")["heads"].equals(run.result["heads"])
-    assert status_of(recorded(tmp_path / "r")).ending == Ending.RUNNING
+    assert status_of(recorded(tmp_path / "r")).ok
+    assert 0 < run.result.attrs["wall_time_s"] < 600
 
 
 def test_nothing_needs_a_folder_or_the_matrices():
@@ -364,11 +365,53 @@ def test_bad_settings_and_early_questions():
     model, _ = trainer()
     with pytest.raises(SaddlesError, match=r"`every` must be at least 1; got 0"):
         record(model, every=0)
+    with pytest.raises(SaddlesError, match="`every` must be a whole number; got True"):
+        record(model, every=True)
+    with pytest.raises(SaddlesError, match="`every` must be at least 1"):
+        probe.SaddlesCallback(every=0)
     with pytest.raises(SaddlesError, match="No attention head"):
         record(torch.nn.Linear(3, 3))
     run = record(model)
     with pytest.raises(SaddlesError, match="no result here"):
         _ = run.result
+
+
+def test_a_step_outside_the_block_is_told_and_does_not_hang():
+    model, train = trainer()
+    run = record(model, every=1)
+    with pytest.raises(SaddlesError, match="The recording has not begun"):
+        run.step()
+    with run:
+        train()
+        run.step()
+    train()
+    with pytest.raises(SaddlesError, match="has ended with its `with` block"):
+        run.step()
+    assert steps_of(run.result) == [1]
+
+
+def test_a_folder_tells_how_its_recording_ended(tmp_path):
+    model, train = trainer()
+    die(record(model, every=1, out=tmp_path / "r"), train, 2, KeyboardInterrupt())
+    assert status_of(recorded(tmp_path / "r")) == Status(Ending.INTERRUPTED)
+    with record(model, every=1, out=tmp_path / "r", step=2) as run:
+        assert status_of(recorded(tmp_path / "r")) == Status(Ending.RUNNING, "2 rows so far")
+        train()
+        run.step()
+    assert status_of(recorded(tmp_path / "r")).ok
+    (tmp_path / "r" / "trajectory.zarr" / ".zmetadata").write_text("{")
+    assert steps_of(recorded(tmp_path / "r")) == [1, 2, 3]
+
+
+def test_heads_of_a_model_inside_a_module_of_ones_own():
+    inside = small_models.llama()
+    around: Any = torch.nn.Module()
+    around.net, around.config = inside, {"learning_rate": 0.1}
+    found = probe.heads(around)
+    assert [head.attention for head in found.heads] == [f"net.{head.attention}" for head in probe.heads(inside).heads]
+    assert [(h.rotary, h.turned) for h in found.heads] == [(h.rotary, h.turned) for h in probe.heads(inside).heads]
+    around.teacher = small_models.llama(num_attention_heads=2, num_key_value_heads=1)
+    assert not probe.heads(around).heads  # whose number of heads would it be?
 
 
 def test_rows_are_kept_without_zarr(tmp_path):

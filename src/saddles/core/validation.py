@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar, get_args
+from typing import TypeGuard, TypeVar, get_args
 
 import numpy as np
 
@@ -52,6 +52,19 @@ def check_seeds(seed: object) -> list[int] | int:
     if any(isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in numbers):
         raise SaddlesError.must_be("seed", "an integer of at least 0, or a list of them", seed)
     return int(seed) if isinstance(seed, int | np.integer) else [int(n) for n in numbers]
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer, of Python or NumPy, and not a truth value."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse anything but an integer of at least so much."""
+    if not is_whole(value):
+        raise SaddlesError.must_be(name, "a whole number", value)
+    if value < least:
+        raise SaddlesError.must_be(name, f"at least {least}", value)
 
 
 def check_precision(precision: object) -> None:
@@ -110,5 +123,5 @@ def _is(value: object, kind: type) -> bool:
     if kind is float:
         return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if kind is int:
-        return isinstance(value, int | np.integer) and not isinstance(value, bool)
+        return is_whole(value)
     return isinstance(value, kind)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import xarray as xr
 
+from saddles.core.validation import check_count
 from saddles.errors import SaddlesError
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.measures import Measure, check_measures
@@ -38,6 +39,7 @@ class RecordingCallback:
         log: bool = True,
         measures: Sequence[Measure] = (),
     ) -> None:
+        check_count("every", every, 1)
         self.every, self.out, self.modules, self.reference, self.log = every, out, modules, reference, log
         self.measures = check_measures(measures)
         self.run: Recorder | None = None

@@ -25,7 +25,7 @@ from saddles.core.store import load, write_zarr
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import PRODUCTS, Layout
 from saddles.probe.measuring import Row, mark_gaps, read_row, to_trajectory, write_row
-from saddles.runtime.files import explained, hold, new_file, write_text
+from saddles.runtime.files import LOCK, explained, hold, new_file, write_text
 from saddles.runtime.records import read_record, write_record
 
 if TYPE_CHECKING:
@@ -155,6 +155,16 @@ class Journal:
         stored = self.folder / "trajectory.zarr"
         return stored.is_dir() and status_of(load(stored)).ok
 
+    def ending(self) -> Status | None:
+        """How the recording ended; None while it runs, after a crash, and where that cannot be read."""
+        stored = self.folder / "trajectory.zarr"
+        if not stored.is_dir() or (self.folder / LOCK).exists():
+            return None
+        try:
+            return status_of(load(stored))
+        except SaddlesError:  # the rows are in their own files
+            return None
+
     def begin_again(self, starts_there: "Callable[[Mapping[str, Tensor]], bool]") -> None:
         """Make room for a training that starts at step 0; one that may be another training's is refused.
 
@@ -166,7 +176,7 @@ class Journal:
         if last and (self.ended_well() or not starts_there(self.reference())):
             raise SaddlesError(
                 f"{self.folder} holds a recording up to step {last}, and training starts at step 0. Recordings are "
-                "never overwritten: pass step= to resume it, or another out=."
+                "never overwritten: resume the training (step= in a loop of your own), or choose another out=."
             )
         if last:
             self.go_back_to(0)  # the same training, which died before its first checkpoint
@@ -224,7 +234,8 @@ def recorded(out: str | os.PathLike[str], *restarts: str | os.PathLike[str]) -> 
             rows = {step: row for step, row in rows.items() if step < first[0]}
             gaps = {step: why for step, why in gaps.items() if step < first[0]}
         rows, gaps = rows | later.rows(), gaps | later.gaps()
-    status = Status(Ending.RUNNING, f"{len(rows)} rows so far")
+    last = Journal(restarts[-1]) if restarts else journal
+    status = last.ending() or Status(Ending.RUNNING, f"{len(rows)} rows so far")
     return mark_gaps(to_trajectory(layout, list(rows), list(rows.values()), journal.initial(), status), gaps)
 
 

@@ -18,6 +18,7 @@ The first such event is a warning.
 
 import os
 import queue
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ import torch.distributed as dist
 import xarray as xr
 from torch import Tensor
 
+from saddles.core.validation import check_count, is_whole
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
 from saddles.probe.measuring import Metrics, Row, headline, measure_initial, need_heads, without_spectrum
@@ -80,9 +82,8 @@ def record(
             With them, or with `modules`, a model without attention heads is recorded without them.
     """
     for name, value, least in (("every", every, 1), ("pending", pending, 1), ("step", step, 0)):
-        if value < least:
-            raise SaddlesError.must_be(name, f"at least {least}", value)
-    if spectra is not None and (spectra < 1 or spectra % every):
+        check_count(name, value, least)
+    if spectra is not None and (not is_whole(spectra) or spectra < 1 or spectra % every):
         raise SaddlesError.must_be("spectra", f"a multiple of every={every}", spectra)
     journal = Journal(out) if out is not None else None
     return Recorder(model, every, spectra or every, journal, step, reference, modules, pending, process, measures)
@@ -132,12 +133,13 @@ class Recorder:
         self._slots = Slots(every)
         self._jobs: list[Future[None]] = []
         self._result: xr.DataTree | None = None
-        self._finished = False
+        self._begun = self._finished = False
         # Of several processes only the first measures; the others take part where weights are gathered.
         self._measures = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
     def __enter__(self) -> "Recorder":
         """Keep the reference, or resume an earlier recording, and start the backend."""
+        self._begun, self._entered = True, time.perf_counter()
         if not self._measures:
             self._copier.take_part()
             return self
@@ -258,9 +260,15 @@ class Recorder:
         Args:
             step: its number, where the caller counts; one that was reached before is ignored.
         """
+        if not self._begun:
+            raise SaddlesError(
+                "The recording has not begun. Write `with saddles.probe.record(…) as run:` around the loop."
+            )
         step = self.at + 1 if step is None else step
         if step <= self.at:
             return
+        if self._finished:
+            raise SaddlesError("The recording has ended with its `with` block. Call run.step() inside the block.")
         self.at = step
         if step % self.every == 0:
             self._submit(step)
@@ -382,7 +390,8 @@ class Recorder:
                 self._stack.close()
                 self._rows.write()
                 self._result = self._rows.tree(self.layout, self._initial, status_after(kind))
-                self._result.attrs |= {"every": self.every, "waited_s": self.waited}
+                spent = time.perf_counter() - self._entered
+                self._result.attrs |= {"every": self.every, "waited_s": self.waited, "wall_time_s": round(spent, 3)}
                 self._result.attrs |= {"measures_s": self._extra.seconds} if self._extra.start else {}
                 self._result.attrs |= suggestion(self._result["modules"].to_dataset())
                 self._rows.finish(self._result)
@@ -393,7 +402,7 @@ class Recorder:
         """The finished recording, once the `with` block has ended; only the first of several processes has it."""
         if self._result is None:
             raise SaddlesError(
-                "The recording has no result here: it is made when the `with` block ends, in the first process. Use "
-                "saddles.probe.recorded(out) while it runs."
+                "The recording has no result here: it is made when the `with` block or the training ends, in the first "
+                "process. Use saddles.probe.recorded(out) while it runs, or where a trainer was interrupted."
             )
         return self._result

@@ -177,10 +177,10 @@ class Adapted:
 
 def find_adapted(model: torch.nn.Module) -> Adapted | None:
     """What PEFT trains of a model; None where it trains nothing."""
+    live = parameters(model)
     modules = tuple(sorted(_modules(model), key=lambda module: natural_order(module.weight)))
     if not modules:
         return None
-    live = parameters(model)
     frozen = {_plain(name): tensor for name, tensor in live.items() if not _ADAPTER.search(name)}
     packed = dict(_quantised(model))
     shapes = {name: full_shape(tensor) for name, tensor in frozen.items() if tensor.is_floating_point()}

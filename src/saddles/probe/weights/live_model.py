@@ -114,6 +114,8 @@ def state_of(source: Reference) -> dict[str, Tensor]:
     """The tensors of a model or of a state dict, under their plain names."""
     if isinstance(source, Mapping):
         return {plain_name(name): tensor for name, tensor in source.items()}
+    if not isinstance(source, torch.nn.Module):
+        raise SaddlesError.must_be("reference", "a model or its state dict", source, "Load it first")
     return parameters(source)
 
 
@@ -139,8 +141,30 @@ def plain_name(name: str) -> str:
 
 
 def configuration(model: torch.nn.Module) -> dict[str, object]:
-    """The model's configuration as a dictionary, empty where it has none."""
-    config: Any = getattr(unwrapped(model), "config", None)  # of any library, or the user's own
+    """The model's configuration as a dictionary, empty where it has none.
+
+    A module around a model, such as Lightning's, may have none, or one that says nothing of heads: then it is that of
+    the model inside, where all models inside have the same.
+    """
+    own = _configuration_of(unwrapped(model))
+    if _speaks_of_heads(own):
+        return own
+    inner: dict[str, dict[str, object]] = {}
+    for name, part in model.named_modules():  # outer modules come before what they contain
+        told = _configuration_of(part)
+        if _speaks_of_heads(told) and not any(name.startswith(f"{outer}.") for outer in inner):
+            inner[name] = told
+    found = [*inner.values()]
+    return found[0] if found and all(told == found[0] for told in found) else own
+
+
+def _speaks_of_heads(config: Mapping[str, object]) -> bool:
+    parts = [config, *(part for part in config.values() if isinstance(part, Mapping))]
+    return any(str(name).endswith(COUNT_NAMES) for part in parts for name in part)  # encoder_attention_heads, too
+
+
+def _configuration_of(module: torch.nn.Module) -> dict[str, object]:
+    config: Any = getattr(module, "config", None)  # of any library, or the user's own
     if hasattr(config, "to_dict"):
         return dict(config.to_dict())
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
