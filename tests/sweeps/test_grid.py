@@ -15,8 +15,8 @@ def read(*words, **options):
 
 
 def test_three_ways_to_write_values():
-    grid = read("rate=0:1:5", "points=log:1:100:3", "trouble=none,error", "levels=1,2;3")
-    assert grid.values["rate"] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    grid = read("rate=0.2:1:5", "points=log:1:100:3", "trouble=none,error", "levels=1,2;3")
+    assert grid.values["rate"] == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert grid.values["points"] == [1, 10, 100]
     assert all(isinstance(value, int) for value in grid.values["points"])
     assert grid.values["trouble"] == ["none", "error"]

@@ -134,11 +134,12 @@ def defer_interrupt() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         interrupts.append(number)
 
-    for number, handler in before.items():
-        if callable(handler) or handler == signal.SIG_DFL:  # one that is ignored stays so
-            signal.signal(number, note)
+    # One that is ignored stays so, and None is a handler of C, which could not be given back.
+    changed = {number: one for number, one in before.items() if callable(one) or one == signal.SIG_DFL}
+    for number in changed:
+        signal.signal(number, note)
     try:
         yield interrupts
     finally:
-        for number, handler in before.items():
+        for number, handler in changed.items():
             signal.signal(number, handler)
