@@ -260,6 +260,25 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch, when):
         assert load(again.folder)["cell_done"].values.tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("file", [".zarray", ".zattrs"])
+def test_an_array_that_a_full_disk_left_half_made_is_made_again(tmp_path, monkeypatch, file):
+    import zarr.storage._local as local
+
+    real = local._put
+    with begun(tmp_path / "s", {"rate": [1.0, 2.0]}) as store:
+        made = outcomes(store)
+        doomed = ("value", file)
+        put = lambda path, *more, **how: full_disk() if path.parts[-2:] == doomed else real(path, *more, **how)  # noqa: E731
+        monkeypatch.setattr(local, "_put", put)
+        with pytest.raises(SaddlesError, match=r"No space left on device.*--resume"):
+            store.commit(made)
+        monkeypatch.undo()
+    with Store(tmp_path / "s", ROW) as again:
+        again.commit(outcomes(again, again.pending()))
+        assert load(again.folder)["cell_done"].values.tolist() == [1, 1]
+        assert again.commit(made) == []
+
+
 def _is_lines(handle):
     return os.readlink(f"/proc/self/fd/{handle}").endswith("cells.jsonl")
 

@@ -28,6 +28,7 @@ from saddles.errors import SaddlesError
 from saddles.runtime.checksums import Checksums, condense
 from saddles.runtime.files import sync, write_text
 from saddles.sweeps.cells import Packed
+from saddles.sweeps.half_made import DIMS, remove_half_made
 
 SMALL = 2**16
 """Bytes that a chunk of small cells holds: a commit rewrites whole chunks, and many files are slow to open."""
@@ -39,8 +40,6 @@ ITEM = 8
 """Bytes of a number; text is laid out as if it had the same."""
 
 DONE, SECONDS = "cell_done", "cell_seconds"
-DIMS = "_ARRAY_DIMENSIONS"
-"""Where xarray looks for the names of an array's axes (Zarr format 2)."""
 
 Place = tuple[int, ...]
 Sizes = Mapping[str, int]
@@ -66,6 +65,7 @@ class Arrays:
 
     def _read(self) -> None:
         """Open what is on disk."""
+        remove_half_made(self._folder, self._checksums)
         place = CheckedStore(self._folder, checksums=self._checksums)
         self._root = zarr.open_group(place, mode="r+", zarr_format=2, use_consolidated=False)
         check_arrays(self._root, self._folder)
