@@ -16,7 +16,7 @@ import numpy as np
 from saddles import figures, incontext
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.incontext.experiments.staircase import spectrum
 
@@ -31,7 +31,7 @@ class Settings:
     """Random spectra, half of them with eigenvalues apart, and two starts."""
 
     covariances: Annotated[int, "random spectra; every second one has its eigenvalues apart"]
-    dim: Annotated[int, "dimension D of the inputs"] = 3
+    dim: Annotated[int, "dimension D of the inputs", Within(2, LARGEST)] = 3
     heads: Annotated[int, "attention heads H of rank 1"] = 6
     large: Annotated[float, "the larger start"] = 2e-2
     small: Annotated[float, "the smaller start"] = 1e-4
