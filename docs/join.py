@@ -78,7 +78,9 @@ def _same_experiment(stored: xr.Dataset, run: xr.Dataset) -> Experiment[Any]:
         if stored.attrs[name] != run.attrs[name]:
             raise SaddlesError.must_be(name, f"that of the store, {stored.attrs[name]}", run.attrs[name])
     row = find(stored.attrs["experiment"])
-    first, second = (as_dict(row.settings(one.attrs["size"], json.loads(one.attrs["settings"]))) for one in (stored, run))
+    first, second = (
+        as_dict(row.settings(one.attrs["size"], json.loads(one.attrs["settings"]))) for one in (stored, run)
+    )
     for key in first:
         if key not in FREE and first[key] != second[key]:
             raise SaddlesError.must_be(key, f"that of the store, {first[key]}", second[key])

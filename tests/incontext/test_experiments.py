@@ -5,7 +5,29 @@ import pytest
 import xarray as xr
 
 from saddles import incontext
+from saddles.core.run import run_experiment
+from saddles.errors import SaddlesError
 from saddles.incontext.experiments import order, rank
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("merged-vs-separate", {"ratio": 0.1}, "`ratio` must be between 0.6 and 1.0; got 0.1"),
+        ("order", {"dim": 1}, "`dim` must be between 2 and"),
+        ("conjecture", {"dim": 1}, "`dim` must be between 2 and"),
+        ("modular-addition", {"modulus": 2}, "`modulus` must be between 3 and"),
+        ("rank", {"starts": [1e-3]}, "`starts` must be 2 or more different numbers"),
+        ("softmax", {"starts": (0.1, 0.1)}, "`starts` must be 2 or more different numbers"),
+        ("softmax", {"eigenvalues": (1.0,)}, "`eigenvalues` must be 2 or more different numbers"),
+        ("lazy-active", {"thresholds": ()}, "`thresholds` must be 1 or more different numbers"),
+        ("lazy-active", {"widths": (1e3,)}, "`widths` must be 2 or more different numbers"),
+        ("finite-prompts", {"batches": ()}, "`batches` must be 2 or more different numbers"),
+    ],
+)
+def test_settings_that_leave_nothing_to_compare_are_refused(tmp_path, name, changes, words):
+    with pytest.raises(SaddlesError, match=words):
+        run_experiment(f"incontext/{name}", size="tiny", changes=changes, out=tmp_path / "run")
 
 
 def test_a_direction_is_learned_when_half_of_it_is_there():

@@ -154,3 +154,5 @@ def test_a_neuron_of_ones_own_is_checked():
         saddles.predict(Neurons(crooked, 3, 4, 5, 1e-4), task, AlternatingFlows())
     with pytest.raises(saddles.SaddlesError, match="predicts sums of neurons"):
         saddles.predict(Wide(10, 0.1), TASK, AlternatingFlows())
+    with pytest.raises(saddles.SaddlesError, match=r"every neuron must begin below norm=1, .* the largest begins at"):
+        saddles.predict(Separate(4, 1, 2.0), TASK, AlternatingFlows())

@@ -63,7 +63,7 @@ def test_settings_that_differ_in_a_late_digit_are_different_runs():
 @pytest.mark.parametrize("scales", [(), (1.0, 0.1, 1.0)])
 def test_a_grid_has_settings_and_each_once(scales):
     with pytest.raises(SaddlesError, match=r"`scales` must be one or more different numbers; got \["):
-        run_grid("lab/name", {"scale": scales, "seed": (7,)}, Context(), result)
+        run_grid("lab/name", {"scale": scales, "seed": (7,)}, Context(), lambda scale, seed, *_: result(scale, seed))
 
 
 def test_runs_are_stacked_in_the_order_of_the_grid():

@@ -124,6 +124,12 @@ def _alternate(network: Sum, theory: AlternatingFlows) -> _Run:
     run, awake = _Run(), np.zeros(count, dtype=bool)
     run.rows.append(_Stage(0.0, float(loss), -1, 0, 0, np.zeros(size), np.asarray(total)))
     sleep, target, first = sleep_of(network, push), math.log(theory.norm), 0.0
+    largest = network.log_scale + float(np.log(np.linalg.norm(network.start, axis=1).max()))
+    if largest >= target:  # it would be awake before it has turned, and may face away from what it could learn
+        raise SaddlesError(
+            f"AlternatingFlows predicts from a small start: every neuron must begin below norm={theory.norm:g}, at "
+            f"which it wakes; the largest begins at {math.exp(largest):.3g}."
+        )
     with bar("alternating flows", float(theory.max_stages)) as progress:
         while len(run.rows) <= theory.max_stages and not awake.all():
             wait, who = sleep.wake(push, ~awake, target)

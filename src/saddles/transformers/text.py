@@ -119,7 +119,9 @@ def _encoder() -> Callable[[bytes], np.ndarray]:
         # Pieces of 1,000 lines are encoded in parallel; at a border only a token of several line ends can be cut.
         lines = re.findall(r"[^\n]*\n|[^\n]+", text.decode("utf-8", errors="replace"))
         pieces = ["".join(lines[at : at + 1000]) for at in range(0, len(lines), 1000)]
-        return np.concatenate([np.zeros(0, np.int64), *(np.asarray(one.ids, dtype=np.int64) for one in tokenizer.encode_batch(pieces))])
+        return np.concatenate(
+            [np.zeros(0, np.int64), *(np.asarray(one.ids, dtype=np.int64) for one in tokenizer.encode_batch(pieces))]
+        )
 
     return encode
 

@@ -62,8 +62,8 @@ def train(
         every: steps from one measurement to the next.
         spectra: steps from one whole spectrum to the next, a multiple of `every`; None keeps one at every measurement.
         evaluate_every: steps from one test to the next, a multiple of `every`; None tests at every measurement.
-        folder: holds the checkpoint and the recording; a run that is there already is resumed, from its own weights. One
-            of another recipe, batch, length of an epoch or seed of the feed is refused: each needs its own folder.
+        folder: holds the checkpoint and the recording; a run that is there already is resumed, from its own weights.
+            One of another recipe, batch, length of an epoch or seed of the feed is refused: each needs its own folder.
         store_every: seconds from one checkpoint to the next; checkpoints are written at measurements.
         compiled: None compiles on a GPU only.
         title: of the progress bar.

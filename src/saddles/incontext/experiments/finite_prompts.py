@@ -18,6 +18,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.incontext.experiments.staircase import check_different
 
 PAPER = "zhang2025training"
 DRAWN, ERRORS = 40_000, 4.0
@@ -39,6 +40,7 @@ class Settings:
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """Exact loss along descent on prompts and along exact descent, and the distance of their matrices."""
+    check_different("batches", settings.batches)
     task = incontext.Regression([1.0, 0.6, 0.35], settings.prompt)
     seeds, every = context.seeds(settings.seeds), max(1, settings.steps // 50)
     model = incontext.Separate(settings.heads, 1, settings.scale)

@@ -16,6 +16,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.incontext.experiments.staircase import check_different
 
 PAPER = "tu2024mixed"
 
@@ -34,6 +35,8 @@ class Settings:
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """Loss of flow and theory over time, for every σ²w, width and seed."""
+    check_different("thresholds", settings.thresholds, 1)
+    check_different("widths", settings.widths)
     task = incontext.Regression(np.linspace(1.0, 0.2, settings.dim), settings.prompt)
     seeds, rows = context.seeds(settings.seeds), 61
     shape = (rows, len(settings.thresholds), len(settings.widths), len(seeds))

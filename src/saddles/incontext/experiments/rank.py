@@ -21,7 +21,7 @@ from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.incontext.experiments.order import learned
-from saddles.incontext.experiments.staircase import spectrum
+from saddles.incontext.experiments.staircase import check_different, spectrum
 
 PAPER = "zhang2025training"
 
@@ -46,6 +46,7 @@ class Settings:
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """When two heads of rank two learn each of three directions, from each start; where one head stops."""
+    check_different("starts", settings.starts)
     clock = np.linspace(*SHOWN, LEVELS)
     parts = [_one(settings, seed, clock) for seed in context.seeds(settings.seeds)]
     dims = {

@@ -25,6 +25,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
+from saddles.incontext.experiments.staircase import check_different
 
 PAPER = "zhang2025training"
 
@@ -53,6 +54,8 @@ class Settings:
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """Losses on a clock of 3/s, and what is read off them between the first two drops."""
+    check_different("starts", settings.starts)
+    check_different("eigenvalues", settings.eigenvalues)
     seeds = context.seeds(settings.seeds)
     parts = [[_one(settings, scale, seed) for seed in seeds] for scale in settings.starts]
     variables: dict[str, Variable] = {

@@ -144,7 +144,7 @@ def halfway(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 
 def rising(trajectory: xr.Dataset, product: str) -> tuple[np.ndarray, np.ndarray]:
-    """Share of neighbours among the leading singular values that rise in order, and lateness of the last: (seed, scale).
+    """Share of neighbours among the leading singular values that rise in order, lateness of the last: (seed, scale).
 
     The second is the median over heads and layers of the step of the last over that of the first.
     """
