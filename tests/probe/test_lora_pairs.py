@@ -371,11 +371,47 @@ def test_the_curve_is_that_of_a_dense_decomposition():
         assert point.parameters == sum(
             min(point.rank, r.inputs, r.outputs) * (r.inputs + r.outputs) for r in plan.modules
         )
+        assert point.parameters == lora_plan(base, tuned, max_rank=point.rank).parameters
     ranks = [point.rank for point in plan.curve]
     assert ranks == [1, 2, 4, 8, 16, 32]
     first = next(point for point in plan.curve if point.energy >= 0.9)
     assert plan.answer.startswith(f"Rank {first.rank} everywhere carries {100 * first.energy:.3g} %")
     assert "use --save-modules" in plan.answer
+
+
+def test_the_curve_counts_no_module_that_did_not_change():
+    base = tiny("llama")
+    tuned = planted(base, rank=2)
+    with torch.no_grad():
+        tuned.lm_head.weight.copy_(base.lm_head.weight)
+    plan = lora_plan(base, tuned)
+    for point in plan.curve:
+        assert point.parameters == lora_plan(base, tuned, max_rank=point.rank).parameters
+
+
+def test_modules_that_peft_refuses_are_left_out_or_held_whole(tmp_path):
+    from peft import PeftModel
+    from transformers import MambaConfig, MambaForCausalLM
+
+    base = MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4)).eval()
+    tuned = copy.deepcopy(base)
+    with torch.no_grad():
+        for name, tensor in tuned.named_parameters():
+            if name.endswith(("in_proj.weight", "out_proj.weight")):
+                tensor += 0.1 * torch.randn(len(tensor), 1) * torch.randn(1, tensor.shape[1])
+    plan = lora_plan(base, tuned, energy=1)
+    assert {row.module.rpartition(".")[2] for row in plan.carried} == {"in_proj"}
+    assert {row.name.split(".")[-2] for row in plan.left_out} == {"out_proj"}
+    assert "use --save-modules" in plan.answer
+    whole = lora_plan(base, tuned, energy=1, save_modules=True)
+    assert "--save-modules" not in whole.answer
+    words = torch.randint(0, 50, (2, 7))
+    for one, close in ((plan, False), (whole, True)):
+        lora_extract(base, tuned, one, tmp_path / str(close))
+        adapted = PeftModel.from_pretrained(copy.deepcopy(base), str(tmp_path / str(close))).eval()
+        with torch.no_grad():
+            off = (adapted(words).logits - tuned(words).logits).abs().max()
+        assert bool(off < 1e-5) == close
 
 
 def test_numbers_that_are_not_finite_are_told_wherever_they_are(tmp_path):

@@ -191,6 +191,18 @@ def test_what_is_no_product_of_factors_is_refused(tmp_path):
         lora_merge([tmp_path / "good"], None, tmp_path / "out")
     with pytest.raises(SaddlesError, match="one for each adapter"):
         lora_merge([tmp_path / "good"] * 2, [1.0], tmp_path / "out")
+    for name, base, modules in (("a", "one", ["q_proj"]), ("b", "two", ["down_proj"]), ("c", "one", ["down_proj"])):
+        _trained_adapter(tmp_path / name, target_modules=modules)
+        config = json.loads((tmp_path / name / "adapter_config.json").read_text())
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": base}))
+    with pytest.raises(SaddlesError, match=r"is for one and .* for two, and they share no module"):
+        lora_merge([tmp_path / "a", tmp_path / "b"], None, tmp_path / "out")
+    lora_merge([tmp_path / "a", tmp_path / "c"], None, tmp_path / "both")
+    cut = {key: value[:, :-1].clone() if "lora_A" in key else value
+           for key, value in load_file(tmp_path / "c" / "adapter_model.safetensors").items()}  # fmt: skip
+    save_file(cut, tmp_path / "c" / "adapter_model.safetensors")
+    with pytest.raises(SaddlesError, match="Merge adapters of one base"):
+        lora_merge([tmp_path / "a", tmp_path / "both", tmp_path / "c"], None, tmp_path / "out")
     with pytest.raises(SaddlesError, match="at least 1"):
         lora_grow(tmp_path / "good", 0, tmp_path / "out")
     config = json.loads((tmp_path / "good" / "adapter_config.json").read_text())

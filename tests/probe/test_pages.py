@@ -107,6 +107,14 @@ def test_the_mean_and_the_spread_are_those_of_the_heads(tree):
     assert edges.max() == pytest.approx(float((wanted.mean("head") + wanted.std("head")).max()))
 
 
+def test_no_words_lie_on_the_curves_of_stable_ranks(tree):
+    axis = figures.stable_rank(tree).axes[0]
+    assert not axis.texts
+    start = tree["heads"]["initial_stable_rank"].sel(layer=0).mean("head")
+    words = ", ".join(f"{product} {float(start.sel(product=product)):.1f}" for product in ("KQ", "VO"))
+    assert axis.get_title("right") == f"initial: {words}"
+
+
 def test_ranks_by_scale_shows_the_end_of_each_run(tree):
     axis = figures.ranks_by_scale({1.0: tree, 0.1: tree.isel(time=[0])}, layers=(0, 1)).axes[0]
     ends = [

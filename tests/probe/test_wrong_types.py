@@ -26,6 +26,10 @@ for call in (
     lambda: recorded(every=2, spectra=4.0),
     lambda: recorded(reference="base/"),
     lambda: probe.record("gpt2"),
+    lambda: probe.lora_plan("base", "tuned", energy="0.9"),
+    lambda: probe.lora_plan("base", "tuned", max_rank=2.5),
+    lambda: probe.lora_plan("base", "tuned", budget="10"),
+    lambda: probe.lora_grow("adapter", 2.5, "out"),
 ):
     try:
         call()
@@ -39,6 +43,10 @@ SENTENCES = [
     "`spectra` must be a multiple of every=2; got 4.0.",
     "`reference` must be a model or its state dict; got 'base/'. Load it first.",
     "`model` must be a torch.nn.Module; got 'gpt2'. Pass the model, not its path or weights.",
+    "`energy` must be above 0 and at most 1; got '0.9'.",
+    "`max_rank` must be a whole number; got 2.5.",
+    "`budget` must be a positive number of parameters; got '10'.",
+    "`rank` must be a whole number; got 2.5.",
 ]
 
 

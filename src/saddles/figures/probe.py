@@ -45,10 +45,9 @@ def stable_rank(tree: xr.DataTree, variable: str = "stable_rank") -> Figure:
             _step_axis(axis, heads)
             if variable == "stable_rank" and "initial_stable_rank" in heads:
                 start = heads["initial_stable_rank"].sel(layer=layer).mean("head")
-                words = ", ".join(f"{p} {float(start.sel(product=p)):.0f}" for p in PRODUCT)
-                axis.text(
-                    0.98, 0.03, f"initial: {words}", transform=axis.transAxes, ha="right", fontsize=8, color="#555555"
-                )
+                words = ", ".join(f"{p} {float(start.sel(product=p)):.1f}" for p in PRODUCT)
+                # Beside the title: in the panel it would lie on the curves.
+                axis.set_title(f"initial: {words}", loc="right", fontsize=8, fontweight="normal", color="#555555")
         for axis in list(axes.flat)[len(layers) :]:
             axis.set_visible(False)
         for place, axis in enumerate(axes.flat):

@@ -27,6 +27,9 @@ CANDIDATES = 8
 _LAYER = re.compile(r"\.\d+\.")
 """In the names of a layer's tensors; a vocabulary and a head lie outside."""
 
+STATE_SPACE = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
+"""Model types in which PEFT refuses `out_proj`: their kernels read its weight past the module."""
+
 
 @dataclass(frozen=True)
 class Names:
@@ -224,6 +227,9 @@ def _reason(names: Names, base: Weights, tuned: Weights, skeleton: Skeleton) -> 
                     f"{name} of {weights.place} must be stored as floating-point numbers; it is {weights.types[name]}. "
                     "Give the models before quantisation."
                 )
+        model_type = getattr(getattr(skeleton.model, "config", None), "model_type", None)
+        if model_type in STATE_SPACE and module.endswith(".out_proj"):
+            return "a module that PEFT does not adapt in state-space models", False
         return None, KINDS[kind] if fused else kind == "conv1d"
     if kind == "in_proj" and last == "in_proj_weight":
         return IN_PROJ, False

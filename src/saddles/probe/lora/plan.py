@@ -182,6 +182,11 @@ class LoraPlan:
         return any(one.bias for one in self.saved)
 
     @property
+    def holds_whole(self) -> bool:
+        """Whether tensors that LoRA does not carry are saved whole, as far as PEFT can."""
+        return any(not one.fresh for one in self.saved)
+
+    @property
     def parameters(self) -> int:
         """Parameters of the adapter, biases included, without what is saved whole."""
         return sum(r.rank * r.cost + (r.outputs if self.lora_bias else 0) for r in self.carried)
@@ -246,7 +251,7 @@ class LoraPlan:
             kinds = sorted({_plural(row.reason) for row in self.left_out}) or ["biases"]
             words.append(
                 f"{100 * self.share_left_out:.2g} % of the change sits in {' and '.join(kinds[:3])}, which no rank "
-                "carries: use --save-modules"
+                f"carries{'' if self.holds_whole else ': use --save-modules'}"
             )
         return "; ".join(words) + "."
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from saddles.core.validation import check_count, is_whole
 from saddles.errors import SaddlesError
 from saddles.probe.lora.budget import allocate, allocate_with_fees
 from saddles.probe.weights.weight_change import resolution
@@ -46,14 +47,14 @@ class Rule:
             raise SaddlesError("Give either `energy` or `budget` or `energy_per_module`, not several of them.")
         for name in ("energy", "energy_per_module"):
             share = getattr(self, name)
-            if share is not None and not 0 < share <= 1:
+            if share is not None and not (isinstance(share, int | float | np.number) and 0 < share <= 1):
                 raise SaddlesError.must_be(name, "above 0 and at most 1", share)
-        if self.budget is not None and self.budget < 1:
+        if self.budget is not None and not (is_whole(self.budget) and self.budget > 0):
             raise SaddlesError.must_be("budget", "a positive number of parameters", self.budget)
         for name in ("max_rank", "round_to"):
             count = getattr(self, name)
-            if count is not None and count < 1:
-                raise SaddlesError.must_be(name, "at least 1", count)
+            if count is not None:
+                check_count(name, count, 1)
 
     def __str__(self) -> str:
         words = [
@@ -263,17 +264,21 @@ class UniformRank:
 
 
 def uniform_curve(modules: Sequence[Sized]) -> tuple[UniformRank, ...]:
-    """Rank 1, 2, 4, … for every module, up to the rank that carries everything above the floor."""
+    """Rank 1, 2, 4, … for every module, up to the rank that carries everything above the floor.
+
+    Parameters are those of `max_rank`: no module gets ranks for what is not above the floor.
+    """
     squares = [one.squares for one in modules]
     total = sum(float(one.sum()) for one in squares) + sum(one.rest_above for one in modules)
-    full = max((int(np.count_nonzero(one)) for one in squares), default=0)
+    counts = [int(np.count_nonzero(one)) for one in squares]
+    full = max(counts, default=0)
     if not total:
         return ()
     ranks = [2**k for k in range(full.bit_length()) if 2**k < full] + [full]
     return tuple(
         UniformRank(
             rank,
-            sum(min(rank, len(one.values)) * one.cost for one in modules),
+            sum(min(rank, count) * one.cost for one, count in zip(modules, counts, strict=True)),
             sum(float(one[:rank].sum()) for one in squares) / total,
         )
         for rank in ranks

@@ -7,6 +7,7 @@ small R_B R_Aᵀ, and its best approximation of a rank is Q_B U_r Σ_r V_rᵀ Q_
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saddles.core.validation import check_count
 from saddles.errors import SaddlesError
 from saddles.probe.lora.quality import Evaluation, check_loss, smallest_within
 from saddles.probe.lora.ranks import Rule, Sized, choose
@@ -188,13 +190,19 @@ def _check_merge(opened: list[Adapter], shares: list[float]) -> None:
         raise SaddlesError.must_be("weights", f"{len(opened)} numbers, one for each adapter", shares)
     if len({one.kohya for one in opened}) > 1:
         raise SaddlesError("All adapters must have PEFT's names, or all kohya's. Convert one of them first.")
-    first = opened[0]
-    for one in opened[1:]:
+    for first, one in combinations(opened, 2):
         for module in one.pairs.keys() & first.pairs.keys():
             sizes = [(a.pairs[module].outer.shape[0], a.pairs[module].inner.shape[1]) for a in (first, one)]
             if sizes[0] != sizes[1]:
                 where = f"{sizes[0]} in {first.place} and {sizes[1]} in {one.place}"
                 raise SaddlesError(f"{module} is {where}. Merge adapters of one base.")
+        bases = [a.config.get("base_model_name_or_path") for a in (first, one)]
+        # One model may lie in two places, and two adapters of it may share no module; both at once is no accident.
+        if all(bases) and bases[0] != bases[1] and not one.pairs.keys() & first.pairs.keys():
+            raise SaddlesError(
+                f"{first.place} is for {bases[0]} and {one.place} for {bases[1]}, and they share no module. Merge "
+                "adapters of one base."
+            )
     for one in opened:
         whole = [name for name in one.others if not name.endswith(BIAS)]
         if whole:
@@ -241,8 +249,7 @@ def lora_grow(adapter: str | os.PathLike[str], rank: int, out: str | os.PathLike
         rank: of every module, above that of one at least; those of higher rank keep theirs.
         out: a folder, or for kohya's names a file; must not exist.
     """
-    if rank < 1:
-        raise SaddlesError.must_be("rank", "at least 1", rank)
+    check_count("rank", rank, 1)
     place = Path(out)
     refuse_existing(place)
     stored = open_adapter(adapter)
