@@ -15,7 +15,7 @@ import numpy as np
 from saddles import figures, incontext
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Settings:
 
     problems: Annotated[int, "random covariances and targets"]
     commuting: Annotated[int, "problems with Σ_xx and BᵀB diagonal"]
-    dim: Annotated[int, "inputs and outputs"] = 3
+    dim: Annotated[int, "inputs and outputs", Within(2, LARGEST)] = 3
     neurons: Annotated[int, "hidden neurons"] = 8
     large: Annotated[float, "the larger start α"] = 1e-5
     small: Annotated[float, "the smaller start α"] = 1e-8

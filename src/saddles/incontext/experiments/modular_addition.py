@@ -25,7 +25,7 @@ import numpy as np
 from saddles import figures, incontext
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ ALONE = 1 / 9
 class Settings:
     """Quadratic networks on addition modulo p."""
 
-    modulus: Annotated[int, "p, odd"]
+    modulus: Annotated[int, "p, odd", Within(3, LARGEST)]
     neurons: Annotated[int, "neurons of the network"]
     seeds: Annotated[int, "independent encodings and initial weights"]
     scale: Annotated[float, "size of the start"] = 0.02
