@@ -115,11 +115,11 @@ def test_every_experiment_says_what_was_predicted_what_happened_and_how_near(tmp
         rows = re.findall("<tr>(<td.*?)</tr>", part, re.DOTALL)
         assert section.claims, section.name
         for row, claim in zip(rows, section.claims, strict=True):
-            words, predicted, measured = re.findall("<td.*?</td>", row, re.DOTALL)
+            words, bound, measured = re.findall("<td.*?</td>", row, re.DOTALL)
             assert escape(claim.claim) in words
             assert f'class="{claim.verdict}"' in words
-            assert f"{claim.threshold:.3g}</td>" in predicted
-            assert 'data-name="predicted"' in predicted
+            assert f"{claim.threshold:.3g}</td>" in bound
+            assert 'data-name="holds if"' in bound
             assert f'data-name="measured">{claim.value:.3g}</td>' in measured
             null = "not finite" if claim.null is not None and np.isnan(claim.null) else f"{claim.null or 0.0:.3g}"
             assert (f"null {null}" in words) == (claim.null is not None)

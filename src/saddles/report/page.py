@@ -290,7 +290,7 @@ def _section(section: Section) -> Html:
 
 
 def _beside(claims: Sequence[Claim]) -> Html:
-    """What was predicted, what happened and how near, next to the figure."""
+    """When each claim holds and what was measured, next to the figure."""
     rows = []
     for claim in claims:
         sign = {"<=": "≤", ">=": "≥"}[claim.relation]
@@ -302,11 +302,11 @@ def _beside(claims: Sequence[Claim]) -> Html:
                 tag(
                     "td", claim.claim, tag("br"), tag("span", _MARKS[claim.verdict], class_=claim.verdict), reason, null
                 ),
-                tag("td", f"{sign} {claim.threshold:.3g}", class_="number", data_name="predicted"),
+                tag("td", f"{sign} {claim.threshold:.3g}", class_="number", data_name="holds if"),
                 tag("td", f"{claim.value:.3g}", class_="number", data_name="measured"),
             )
         )
-    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in ("claim", "predicted", "measured"))))
+    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in ("claim", "holds if", "measured"))))
     return tag("div", tag("table", head, tag("tbody", *rows), class_="claims"))
 
 

@@ -56,8 +56,8 @@ class Settings:
     sigma: Annotated[float, "spread σ of every cluster", Within(0, LARGEST)] = 0.05
     top: Annotated[float, "U(0) is uniform on [0, top]"] = 0.2
     until: Annotated[float, "gradient time"] = 12.0
-    instants: Annotated[int, "saved instants"] = 801
-    seeds: Annotated[int, "starts"] = 40
+    instants: Annotated[int, "saved instants", Within(2, LARGEST)] = 801
+    seeds: Annotated[int, "starts", Within(2, LARGEST)] = 40
     more: Annotated[int, "starts of three and of four concepts each"] = 8
 
 

@@ -19,7 +19,7 @@ from saddles import concepts, figures
 from saddles.concepts.experiments.paper import PAPER, sizes
 from saddles.concepts.pivots import pivots
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
 
 CONCEPTS = (2, 3, 4)
@@ -38,7 +38,7 @@ class Settings:
     """How many random tasks and starts."""
 
     instances: Annotated[int, "random tasks, each with one start"]
-    instants: Annotated[int, "saved instants of each flow"] = 800
+    instants: Annotated[int, "saved instants of each flow", Within(2, LARGEST)] = 800
 
 
 def run(settings: Settings, context: Context) -> Trajectory:

@@ -86,6 +86,8 @@ def _run(
     """A hundred instants until the same time; the same program for every rate."""
     longest = round(settings.until / min(settings.rates))
     per_epoch = 1 if batch is None else len(tasks[0].latent) // batch
+    if not per_epoch:
+        raise SaddlesError.must_be("samples", f"so many that all clusters fill a batch of {batch}", settings.samples)
     stride = round(settings.until / rate / SAVES)
     method = concepts.SGD(rate, batch, int(np.ceil(longest / per_epoch)), save_every=stride, steps=SAVES * stride)
     return concepts.train(concepts.Batch.grid(concepts.OneLayer(), [tasks], seeds, method))

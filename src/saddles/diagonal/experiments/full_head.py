@@ -21,7 +21,7 @@ import numpy as np
 from saddles import diagonal, figures
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
-from saddles.core.experiment import Context, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.diagonal.experiments.agreement import PAPER, at_scale
 from saddles.runtime.progress import bar
@@ -39,7 +39,7 @@ ENDED = 0.1
 class Settings:
     """Settings of full-head."""
 
-    dim: Annotated[int, "rows and columns of the four matrices"]
+    dim: Annotated[int, "rows and columns of the four matrices", Within(2, LARGEST)]
     samples: Annotated[int, "sequences in the data"]
     tokens: Annotated[int, "tokens in a sequence"]
     decades: Annotated[tuple[int, ...], "initial scales, α = 10^−decades, the largest α first"]

@@ -25,7 +25,7 @@ import xarray as xr
 
 from saddles import figures, networks
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.runtime.packages import need_package
 
@@ -48,7 +48,7 @@ class Settings:
     steps: Annotated[int, "steps"]
     adam_rate: Annotated[float, "learning rate of Adam"]
     sgd_rate: Annotated[float, "learning rate of SGD"]
-    looks: Annotated[int, "times at which the heads are measured, spaced geometrically"]
+    looks: Annotated[int, "times at which the heads are measured, spaced geometrically", Within(2, LARGEST)]
     seeds: Annotated[int, "independent runs behind each claim"]
 
 

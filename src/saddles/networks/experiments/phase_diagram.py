@@ -27,7 +27,7 @@ import numpy as np
 
 from saddles import figures, networks
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.errors import SaddlesError
 from saddles.networks.phases import predicted_linearity, slope_of
@@ -47,7 +47,7 @@ class Settings:
 
     activation: Annotated[str, "relu, tanh or linear"]
     points: Annotated[int, "widths, and variances for each"]
-    dim: Annotated[int, "principal components of the images, d"]
+    dim: Annotated[int, "principal components of the images, d", Within(2, LARGEST)]
     source: Annotated[str, "images: digits, cifar10, or whatever saddles.transformers.load_images takes"]
     samples: Annotated[int, "training images"]
     steps: Annotated[int, "steps of gradient descent"]

@@ -30,7 +30,7 @@ import numpy as np
 
 from saddles import figures
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.measures.lines import rank_correlation
 from saddles.networks.phases import crossing, slope_of
@@ -54,7 +54,7 @@ class Settings:
     layers: Annotated[int, "number of blocks"]
     head: Annotated[int, "width of a head"]
     patches: Annotated[int, "patches along a side of an image"]
-    samples: Annotated[int, "training images"]
+    samples: Annotated[int, "training images", Within(2, LARGEST)]
     tests: Annotated[int, "unseen images"]
     steps: Annotated[int, "at most so many steps of descent"]
     seeds: Annotated[int, "independent starts and draws of images"]

@@ -30,10 +30,10 @@ class Blocks:
     """Settings of a vision transformer."""
 
     patch: Annotated[int, "pixels along the side of a patch"]
-    width: Annotated[int, "width of the embedding"]
+    width: Annotated[int, "width of the embedding", Within(2, LARGEST)]
     layers: Annotated[int, "number of blocks"]
     heads: Annotated[int, "heads per block"]
-    head_width: Annotated[int, "width of a head"]
+    head_width: Annotated[int, "width of a head", Within(2, LARGEST)]
     hidden: Annotated[int, "width of the feed-forward part"]
 
     def shape(self, side: int, channels: int, classes: int) -> "transformers.ViTShape":
