@@ -37,6 +37,18 @@ def test_the_order_claim_fails_on_the_wrong_order():
     assert wrong[0].verdict == "fails"
 
 
+def test_a_concept_that_is_not_learned_counts_with_the_end_of_the_run():
+    """The null is then a number too: at least the end over the time of the other."""
+    told, tail = order_claims(_pair([0.01, 2.0], [0.01, 2.0]), "laptop", "Figure 12", one_layer=False)
+    assert told.verdict == "holds"
+    assert tail.verdict == "not_applicable"
+    assert tail.reason == "the run ends at time 30, before 10/a = 1e+03"
+    assert told.null == pytest.approx(30 / (np.log(10) / 2), rel=0.01)
+    assert told.value == pytest.approx(np.log(10) / 2 / 30, rel=0.01)
+    neither = order_claims(_pair([0.01, 0.02], [0.01, 0.02]), "laptop", "Figure 12", one_layer=False)[0]
+    assert neither.verdict == "fails"
+
+
 def test_a_search_without_a_find_fails():
     empty = make_trajectory(
         {

@@ -66,6 +66,21 @@ def test_a_rank_deficient_start_fails_for_ever():
     assert tuple(1 + np.flatnonzero(np.diagonal(end) < 0.5)) == said.never
 
 
+def test_an_infinite_horizon_is_none():
+    model, task = SymmetricTwoLayer.uniform(2, 1, 0.2, seed=1), Identity((1.0, 2.0), 0.05)
+    assert failure(model, task, horizon=np.inf) == failure(model, task)
+    assert failure(model, task).never == (1,)
+
+
+def test_the_pivot_law_of_a_start_whose_square_underflows():
+    """U(0) 1e190 times as small has pivots 1e380 times as small and full rank: t_p is later by 380 log(10)/(4 a_p)."""
+    task = Identity((1.0, 2.0), 0.05)
+    small, tiny = (failure(SymmetricTwoLayer(scale=scale), task, seed=3) for scale in (1e-10, 1e-200))
+    assert tiny.never == ()
+    later = np.subtract(tiny.times, small.times)
+    np.testing.assert_allclose(later, 380 * np.log(10) / (4 * task.strengths), rtol=1e-9)
+
+
 def test_failure_refuses_what_it_does_not_know():
     with pytest.raises(SaddlesError, match="SymmetricTwoLayer"):
         failure(MLP(), Identity((1.0,), 0.1))

@@ -112,6 +112,11 @@ def test_a_diagonal_start_is_logistic():
         np.testing.assert_allclose(found["jacobian"][:, p, p], grown / (1 - start[p, p] + grown), rtol=1e-7)
 
 
+def test_a_power_below_one_is_refused():
+    with pytest.raises(SaddlesError, match="`power` must be at least 1; got -1"):
+        TwoLayerTheory(power=-1)
+
+
 def test_power_two_is_another_flow():
     task = Identity((1.0, 2.0), 0.3)
     model = SymmetricTwoLayer(weights=np.diag([0.01, 0.01]))

@@ -98,6 +98,14 @@ def test_finite_form_gives_the_first_time():
     xr.testing.assert_equal(predict(AttentionHead(5), task, old), finite)
 
 
+def test_finite_form_of_a_start_that_is_not_small():
+    """At α = 0.999 weights are beyond their barrier already: those stages are due at once, not a division by 0."""
+    task = _correlated(0)
+    found = predict(LinearDiagonal(8, log_alpha=np.log(0.999)), task, Incremental(2, finite=True))
+    assert float(found["stage_time"][0]) == 0.0
+    assert float(found["stage_margin"][0]) == np.inf
+
+
 def test_seeds_change_the_finite_form_and_are_refused_in_the_limit():
     model = AttentionHead(3, log_alpha=-50.0)
     task = TeacherStudent(model, 40, 4, seed=1)

@@ -97,6 +97,14 @@ def test_flow_with_a_narrow_network_settles_too():
     )
 
 
+def test_a_balanced_prediction_of_a_narrow_network_settles_too():
+    """Of rank 1 its cost never falls far, and its gradient does not either."""
+    predicted = saddles.predict(TwoLayer(1, 0.1), TASK, Balanced(), skip=("singular_value",))
+    assert status_of(predicted).ending == Ending.CONVERGED
+    best = np.sum(np.linalg.svd(TASK.observed)[1][1:] ** 2) / TASK.observed.size
+    assert float(predicted["loss"][-1]) == pytest.approx(best, rel=1e-4)
+
+
 @pytest.mark.parametrize("theory", [SelfConsistent(), Lazy()])
 def test_predictions_without_times_settle(theory):
     predicted = saddles.predict(MODEL, TASK, theory)
@@ -172,11 +180,22 @@ BAD = {
     "negative noise": (lambda: Denoising(5, 2, noise=-1.0), "at least 0"),
     "no dimension": (lambda: Denoising(0, 1), "at least 1"),
     "spectrum of another length": (lambda: Denoising(5, 2, spectrum=[1.0]), "rank = 2"),
+    "spectrum with nan": (lambda: Denoising(5, 2, spectrum=[1.0, np.nan]), "rank = 2 positive numbers"),
+    "seed of a task": (lambda: Denoising(5, 2, seed=-1), "`seed` must be a whole number of at least 0"),
     "fraction": (lambda: Completion(5, 2, fraction=1.5), "between 0 and 1"),
     "measurements": (lambda: Sensing(5, 2, measurements=0), "at least 1"),
     "covariance": (lambda: Regression(5, 2, covariance=-np.eye(5)), "positive semidefinite"),
     "cost of a matrix": (lambda: MatrixCost(lambda a: a, (3, 3)), "one number"),
     "cost that fails": (lambda: MatrixCost(lambda a: a @ jnp.ones((7, 7)), (3, 3)), "jax.numpy"),
+    "cost that fails otherwise": (lambda: MatrixCost(lambda a: getattr(a, "no" + "thing"), (3, 3)), "AttributeError"),
+    "cost of no columns": (lambda: MatrixCost(lambda a: a.sum(), (3, 0)), "`shape` must be two whole numbers"),
+    "weights that never move": (
+        lambda: saddles.simulate(
+            TwoLayer.from_weights(np.zeros((3, 6)), np.zeros((6, 3)), variance=1.0), TASK, GradientFlow()
+        ),
+        "no time scale",
+    ),
+    "a start too small to be squared": (lambda: saddles.predict(TwoLayer(9, 1e-300), TASK, Lazy()), "no time scale"),
     "nan cost": (lambda: saddles.simulate(MODEL, MatrixCost(_nan, (3, 3)), GradientDescent(0.1, 3)), "finite number"),
     "nan cost, theory": (lambda: saddles.predict(MODEL, MatrixCost(_nan, (3, 3)), SelfConsistent()), "finite number"),
     "negative rate": (lambda: GradientDescent(-1.0, 3), "positive learning rate"),

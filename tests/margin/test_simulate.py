@@ -277,3 +277,31 @@ def test_bad_input_is_named():
     for make, words in cases:
         with pytest.raises(SaddlesError, match=words):
             make()
+
+
+@pytest.mark.parametrize("scale", [0.5, 1e3, 1e5, 1e8])
+def test_a_start_of_any_size_follows_ordinary_integration(scale):
+    """From a large start S stays tiny: β = ω₀² sinh 2S must neither cancel nor be lost below a tolerance of S."""
+    task, reach = Tokens.random(3, 4, 5, 3, seed=1, diagonal=True), 5.0
+    slope = jax.jit(jax.grad(lambda beta: _loss(jnp.diag(beta), task)))
+
+    def field(_, beta):
+        move = -np.hypot(beta, scale**2) * np.asarray(slope(jnp.asarray(beta)))
+        return move / np.linalg.norm(move)
+
+    def there(_, beta):
+        return np.linalg.norm(beta) - reach
+
+    there.terminal = True  # pyright: ignore[reportFunctionMemberAccess]
+    exact = solve_ivp(field, (0, 50), np.zeros(5), "DOP853", events=there, rtol=1e-9, atol=1e-12).y[:, -1]
+    found = simulate(DiagonalAttention(scale), task, MarginFlow(reach))
+    np.testing.assert_allclose(found["beta"].values[-1], exact, atol=2e-6 * reach)
+
+
+def test_long_tokens_and_queries_only_change_the_unit():
+    """One matrix trained on data s times as long, in tokens and in queries, is 1/s² times the matrix."""
+    task, longer = Tokens.random(3, 4, 5, 3, seed=1), 1e5
+    scaled = Tokens(longer * task.X, longer * task.z, task.y, task.head / longer)
+    one = simulate(JointAttention(), task, MarginFlow(5.0))["weights"].values[-1]
+    other = simulate(JointAttention(), scaled, MarginFlow(5.0 / longer**2))["weights"].values[-1]
+    np.testing.assert_allclose(longer**2 * other, one, atol=1e-5)

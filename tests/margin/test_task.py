@@ -112,6 +112,7 @@ def test_bad_input_is_named():
         (lambda: Tokens.random(3, 4, 5, 7), "1, 2, 3 or 4"),
         (lambda: Tokens.random(3, 4, 5, 4), "odd `length`"),
         (lambda: Tokens.random(0, 4, 5), "at least 1"),
+        (lambda: Tokens.random(3, 4, 5, seed=-1), "`seed` must be a whole number of at least 0; got -1"),
         (lambda: Tokens.random(40, 8, 2, 1), "None of 200 draws"),
     ]
     for make, words in cases:

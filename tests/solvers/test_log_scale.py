@@ -100,3 +100,10 @@ def test_equal_weights_are_legal_for_the_flow():
 def test_bad_input_is_explained(u, v, log_alpha, words):
     with pytest.raises(SaddlesError, match=words):
         LogScale.from_weights(u, v, log_alpha)
+
+
+def test_a_large_start_loses_no_digits_near_zero():
+    """From v = 0 β is ½u² sinh 2S; the two terms of the difference are 1e16 and alike."""
+    coords = LogScale.from_weights(np.full(3, 1e8), np.zeros(3))
+    shift = np.array([3e-17, -2e-9, 0.7])
+    np.testing.assert_allclose(coords.beta(shift), 0.5e16 * np.sinh(2 * shift), rtol=1e-12)

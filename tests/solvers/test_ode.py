@@ -70,6 +70,11 @@ def test_steps_are_limited():
     np.testing.assert_allclose(found.saved, exact(found.times), atol=1e-8)
 
 
+def test_a_start_whose_square_underflows_is_followed_to_its_own_accuracy():
+    found = solve(lambda t, y, a: y, np.array([1e-200]), np.array([0.0, 200.0]))
+    assert found.saved[-1, 0] == pytest.approx(1e-200 * np.exp(200.0), rel=1e-6, abs=0)
+
+
 def test_settle_finds_rest():
     end, met = settle(decay, np.array([1.0, 2.0]), lambda t, y, a: jnp.abs(y[0]) < 1e-3, args=RATES)
     assert met

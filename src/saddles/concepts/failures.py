@@ -1,5 +1,6 @@
 """Which concepts will not be learned, predicted before the run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,12 +59,13 @@ def failure(model: object, task: Identity, horizon: float | None = None, *, seed
     Args:
         model: a `SymmetricTwoLayer`, or another model with `start` and `product`.
         task: the task.
-        horizon: gradient time (half of the paper's).
+        horizon: gradient time (half of the paper's); None, or infinity, for none.
         seed: the run's, where the start is drawn.
     """
     pair = check_pair(model, "The pivot law")
     if horizon is not None and not horizon > 0:
         raise SaddlesError.must_be("horizon", "a positive time", horizon, "Use None for no horizon")
+    horizon = None if horizon == math.inf else horizon
     # A square root of a given W(0) has rounding errors of 1e-8: its pivots are read off W(0) itself.
     factored = getattr(model, "factored", True)
     law = pivots_of_factor if factored else pivots

@@ -54,6 +54,8 @@ def pivots_of_factor(factor: np.ndarray, strengths: np.ndarray, order: str = "gr
     s = a.shape[-1]
     U = np.array(np.asarray(factor, dtype=float)[..., :s, :])
     U = U.reshape(-1, s, U.shape[-1])
+    size = np.abs(U).max(axis=(1, 2))  # taken out: the squares of entries below 1e-162 would be 0
+    U /= np.where(size > 0, size, 1.0)[:, None, None]
 
     def eliminate(U: np.ndarray, p: np.ndarray, pivot: np.ndarray) -> np.ndarray:
         row = U[np.arange(len(U)), p]
@@ -63,7 +65,7 @@ def pivots_of_factor(factor: np.ndarray, strengths: np.ndarray, order: str = "gr
             U = U - np.einsum("nih,nh->ni", U, unit)[:, :, None] * unit[:, None, :]
         return U
 
-    return _eliminate(U, a, order, lambda U: np.sum(U**2, axis=2), eliminate, LOST_IN_FACTOR)
+    return _eliminate(U, a, order, lambda U: np.sum(U**2, axis=2), eliminate, LOST_IN_FACTOR, size)
 
 
 def _eliminate(
@@ -73,12 +75,13 @@ def _eliminate(
     read: Callable[[np.ndarray], np.ndarray],
     eliminate: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
     tolerance: float,
+    size: np.ndarray | float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take one concept after another out of a stack of states; `read` gives the pivots that are left."""
+    """Take one concept after another out of a stack of states; `read` gives the pivots that are left, over size²."""
     if order not in ("signal", "greedy"):
         raise SaddlesError.must_be("order", "'signal' or 'greedy'", order)
     a = strengths.reshape(-1, strengths.shape[-1])
-    rows = np.arange(len(a))
+    rows, size = np.arange(len(a)), np.broadcast_to(size, len(a))[:, None]
     floor = tolerance * read(state)
     sizes, when = np.zeros_like(a), np.full_like(a, np.inf)
     left = np.ones_like(a, dtype=bool)
@@ -86,7 +89,7 @@ def _eliminate(
         pivot = read(state)
         pivot = np.where(pivot > floor, pivot, 0.0)
         with np.errstate(divide="ignore"):
-            own = -np.log(pivot) / (4 * a)
+            own = -(np.log(pivot) + 2 * np.log(size)) / (4 * a)
         key = own if order == "greedy" else -a
         # Concepts that never grow (infinite times) still come before those that are done.
         key = np.where(left, np.minimum(key, np.finfo(float).max), np.inf)
@@ -94,4 +97,4 @@ def _eliminate(
         sizes[rows, p], when[rows, p] = pivot[rows, p], own[rows, p]
         left[rows, p] = False
         state = eliminate(state, p, pivot[rows, p])
-    return when.reshape(strengths.shape), sizes.reshape(strengths.shape)
+    return when.reshape(strengths.shape), (size**2 * sizes).reshape(strengths.shape)

@@ -112,6 +112,10 @@ class TwoLayerTheory:
     rtol: float = 1e-9
     power: int = 1
 
+    def __post_init__(self) -> None:
+        if self.power < 1:
+            raise SaddlesError.must_be("power", "at least 1", self.power)
+
     @in_double_precision
     def predict(
         self, model: object, task: Identity, *, times: np.ndarray | None = None, seed: int = 0,

@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType, UnionType
 from typing import TypeGuard, TypeVar, get_args
 
 import numpy as np
@@ -82,10 +83,14 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 def arguments_explained(kind: type[Made]) -> type[Made]:
     """Decorate a class: whatever its constructor raises because of an argument becomes one sentence.
 
-    Nothing is checked where the constructor succeeds. Arguments that are missing, or that it does not have, stay
-    Python's own TypeError, which names them.
+    A whole number that is none, and a seed below 0, are refused here: most constructors would take them, and fail long
+    after. Nothing else is checked where the constructor succeeds. Arguments that are missing, or that it does not have,
+    stay Python's own TypeError, which names them.
     """
     make = kind.__init__
+    signature = inspect.signature(make)
+    whole = [name for name, one in signature.parameters.items() if int in (kinds := _plain(one.annotation))
+             and float not in kinds]  # fmt: skip
 
     @functools.wraps(make)
     def init(self: Made, *words: object, **named: object) -> None:
@@ -95,22 +100,40 @@ def arguments_explained(kind: type[Made]) -> type[Made]:
             raise
         except Exception as error:
             try:
-                given = inspect.signature(make).bind(self, *words, **named).arguments
+                given = signature.bind(self, *words, **named).arguments
             except TypeError:
                 raise error from None
             raise _misfit(kind, given, error) from error
+        if whole:
+            _check_whole(whole, signature.bind(self, *words, **named).arguments)
 
     kind.__init__ = init
     return kind
+
+
+def _check_whole(names: Sequence[str], given: Mapping[str, object]) -> None:
+    """Refuse what is not a whole number (or None), and a seed that no generator takes."""
+    for name in names:
+        value = given.get(name)
+        if value is not None and not _is(value, int):
+            raise SaddlesError.must_be(name, "a whole number", value)
+        if name == "seed" and isinstance(value, int | np.integer) and value < 0:
+            raise SaddlesError.must_be(name, "a whole number of at least 0", value)
+
+
+def _plain(hint: object) -> tuple[type, ...]:
+    """The types of a hint that is one of the plain types, or a union of them and None; else none."""
+    parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    known = tuple(one for one in (*_WORDS, NoneType) if one in parts)
+    return known if len(known) == len(parts) else ()
 
 
 def _misfit(kind: type, given: Mapping[str, object], error: Exception) -> SaddlesError:
     """Name the first argument whose plain type is another one, else what was raised."""
     hints = {name: parameter.annotation for name, parameter in inspect.signature(kind).parameters.items()}
     for name, value in given.items():
-        hint = hints.get(name)
-        plain = [one for one in (get_args(hint) or (hint,)) if one in (*_WORDS, type(None))]
-        if len(plain) == len(get_args(hint) or (hint,)) and not any(_is(value, one) for one in plain):  # pyright: ignore[reportArgumentType]
+        plain = _plain(hints.get(name, inspect.Parameter.empty))
+        if plain and not any(_is(value, one) for one in plain):
             what = " or ".join(_WORDS.get(one, "None") for one in plain if not (one is int and float in plain))
             return SaddlesError.must_be(name, what, value)
     first = next(iter(str(error).splitlines()), "")

@@ -225,7 +225,8 @@ def _write(now: _Progress, new: np.ndarray, rest: Rest, waits: tuple[float, floa
             stage_time=now.time, stage_coordinate=int(i),
             stage_sign=-1 if now.log_scale[i] > 0 else 1,  # at the ceiling, which is positive: active downward
             stage_loss=rest.loss, support_size=int((rest.signs != 0).sum()), stage_tie=len(new),
-            stage_gap=gap / wait if wait > 0 else np.inf, stage_margin=gap / now.time, stage_left=len(gone),
+            stage_gap=gap / wait if wait > 0 else np.inf, stage_margin=gap / now.time if now.time > 0 else np.inf,
+            stage_left=len(gone),
             stage_exit_force=float(np.abs(rest.force[gone]).min() / largest) if len(gone) else np.inf,
             stage_beta=rest.beta, stage_log_scale=now.log_scale,
         ))  # fmt: skip

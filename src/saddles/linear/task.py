@@ -127,7 +127,7 @@ def _check_sizes(dim: int, dim_out: int | None, rank: int, noise: float, spectru
         raise SaddlesError.must_be("rank", f"between 1 and the dimension {smallest}", rank)
     if not 0 <= noise < float("inf"):
         raise SaddlesError.must_be("noise", "a standard deviation of at least 0", noise)
-    if spectrum is not None and (len(spectrum) != rank or min(spectrum) <= 0):
+    if spectrum is not None and (len(spectrum) != rank or not all(0 < a < float("inf") for a in spectrum)):
         raise SaddlesError.must_be("spectrum", f"rank = {rank} positive numbers", list(spectrum))
 
 
@@ -297,12 +297,15 @@ class MatrixCost:
 
     @in_double_precision
     def __post_init__(self) -> None:
+        if len(self.shape) != 2 or not all(isinstance(n, int | np.integer) and n >= 1 for n in self.shape):
+            raise SaddlesError.must_be("shape", "two whole numbers of at least 1, (d_out, d_in)", self.shape)
         try:
             value = jax.eval_shape(self.function, jax.ShapeDtypeStruct(self.shape, jnp.float64))
-        except TypeError as error:
+        except Exception as error:  # the function is the user's: it may raise anything
+            told = next(iter(str(error).splitlines()), "").rstrip(".")
             raise SaddlesError(
                 f"`function` must be a JAX function of a matrix, written with jax.numpy; it fails on one of shape "
-                f"{self.shape}: {str(error).splitlines()[0]}."
+                f"{self.shape} ({type(error).__name__}: {told})."
             ) from error
         if getattr(value, "shape", None) != ():
             raise SaddlesError(

@@ -31,7 +31,10 @@ from saddles.solvers.self_consistent import Rows, self_consistent_factor, stacke
 from saddles.solvers.two_layer import Cost, Matrix
 
 FITTED = 1e-2
-"""A flow has converged when ‖∇C‖_F has fallen to this part of its first value."""
+"""A flow has converged when ‖∇C‖_F has fallen to this part of its first value …"""
+
+STILL = 1e-3
+"""… or, where a balanced start has too little rank to fit the cost, when its relative speed has fallen to this part."""
 
 ENOUGH = 10.0
 """Time constants of the slowest mode after which `Aligned` without times ends: e⁻¹⁰ of its distance is left."""
@@ -72,7 +75,8 @@ class LinearTheory(ABC):
     ) -> Trajectory:
         """Predict the run of a `TwoLayer` network, or of any with `start`, `threshold` and `width`.
 
-        Without times a flow is followed until ‖∇C‖_F has fallen to 1 % of its first value.
+        Without times a flow is followed until ‖∇C‖_F has fallen to 1 % of its first value; of `Balanced`, where A(0)
+        has not full rank and cannot fit the cost, until its relative speed has fallen to 0.1 %.
 
         Args:
             keep: more to keep: `matrix`, and of `SelfConsistent` and `Balanced` also `gram`, `alignment`, `factor`.
@@ -341,14 +345,21 @@ def _observe_matrix(matrix: Matrix, args: tuple[Observer, Array]) -> dict[str, A
 
 
 class _Fitted(eqx.Module, Generic[Args]):
-    """‖∇C‖_F has fallen to `FITTED` of its first value."""
+    """‖∇C‖_F has fallen to `FITTED` of its first value; of a state with fewer columns than A, or it stands `STILL`."""
 
     gradient: Float[Array, ""]
+    speed: Float[Array, ""]
     cost: Cost
+    slope: Callable[[Array, Args], Array] = eqx.field(static=True)
     matrix: Callable[[Array, Args], Matrix] = eqx.field(static=True)
 
     def __call__(self, state: Array, args: Args) -> Bool[Array, ""]:
-        return jnp.linalg.norm(self.cost.gradient(self.matrix(state, args))) <= FITTED * self.gradient
+        gradient = self.cost.gradient(self.matrix(state, args))
+        fitted = jnp.linalg.norm(gradient) <= FITTED * self.gradient
+        if state.shape[1] >= min(gradient.shape):
+            return fitted
+        still = jnp.linalg.norm(self.slope(state, args)) <= STILL * self.speed * jnp.linalg.norm(state)
+        return fitted | still
 
 
 @eqx.filter_jit
@@ -374,5 +385,5 @@ def _ready(
 ) -> Dynamics[Array, Args]:
     """A theory's dynamics with its criterion of convergence; `matrix(state, args)` is A."""
     gradient, speed = _at_start(state, args, slope, matrix, cost)
-    rested = _Fitted(gradient, cost, matrix)
+    rested = _Fitted(gradient, speed, cost, slope, matrix)
     return Dynamics(state, args, slope, observe, rested=rested, pace=float(1 / speed), title="theory")

@@ -152,6 +152,10 @@ class AttentionFlow(StiffFlow, ABC):
         """The matrices whose product W is, by name; none by default."""
         return {}
 
+    def unit(self, state: Vector) -> float:
+        """How far a state at 0 may move until a margin moves by about 1; at most 1."""
+        return 1.0
+
     def log_rate(self, state: Vector) -> float:
         """log|c|: one unit of this clock is 1/|c| units of gradient time."""
         return self.coefficients.direction(self.margins(state))[1]
@@ -165,6 +169,11 @@ class AttentionFlow(StiffFlow, ABC):
         matrix[np.diag_indices(len(matrix))] += 1.0
         factors = lu_factor(matrix, check_finite=False)
         return lambda residual: lu_solve(factors, residual, check_finite=False)
+
+
+def _unit(jacobian: np.ndarray) -> float:
+    """1 over the most that a margin moves where no entry of the state moves by more than 1; at most 1."""
+    return 1 / max(1.0, float(np.abs(jacobian).sum(axis=1).max()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +192,11 @@ class DiagonalFlow(AttentionFlow):
     def accumulated(self, state: Vector) -> Multipliers:
         """φ."""
         return state
+
+    def unit(self, state: Vector) -> float:
+        """Small for a large start: β moves by 2ω₀² where S moves by 1."""
+        b = self.task.diagonal
+        return _unit(0.5 * (b * self.coordinates.slope(0.5 * state @ b)) @ b.T)
 
     def respond(self, state: Vector, c: float) -> Solve:
         """(I − cJ)⁻¹."""
@@ -211,6 +225,10 @@ class JointFlow(AttentionFlow):
     def accumulated(self, state: Vector) -> Multipliers:
         """φ."""
         return state
+
+    def unit(self, state: Vector) -> float:
+        """Small for long tokens and queries."""
+        return _unit(0.5 * self.gram)
 
     def respond(self, state: Vector, c: float) -> Solve:
         """(I − cJ)⁻¹."""

@@ -12,8 +12,11 @@ Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """X, z, y, head."""
 
 
-def check_sizes(n: int, length: int, dim: int, assumption: int) -> None:
-    """Refuse sizes that cannot be drawn."""
+def check_sizes(n: int, length: int, dim: int, assumption: int, seed: int) -> None:
+    """Refuse sizes that cannot be drawn, and a seed that no generator takes."""
+    for name, value in (("n", n), ("length", length), ("dim", dim), ("seed", seed)):
+        if not isinstance(value, int | np.integer) or (name == "seed" and value < 0):
+            raise SaddlesError.must_be(name, "a whole number" + " of at least 0" * (name == "seed"), value)
     if min(n, dim) < 1 or length < 2:
         raise SaddlesError(
             f"`n` and `dim` must be at least 1 and `length` at least 2; got n={n}, length={length}, dim={dim}."

@@ -25,8 +25,8 @@ TOLERANCES = (1e-12, 1e-8)
 """Where no tolerance is given it is 0.1/until_norm, but within these: below 1e-12 rounding of the state decides."""
 
 ABSOLUTE = 1e-3
-"""The absolute tolerance is this times the relative one and the size of the start (1 for a start at 0). It counts only
-while the state is near 0, where a relative error alone would ask for steps of length 0."""
+"""The absolute tolerance is this times the relative one and the size of the start (of a start at 0, the `unit` of the
+flow). It counts only while the state is near 0, where a relative error alone would ask for steps of length 0."""
 
 REACHED = 1e-6
 """How closely, relative, a run ends at its norm."""
@@ -151,7 +151,7 @@ class _Tour:
 
     def __post_init__(self) -> None:
         size = float(np.abs(self.start).max())
-        atol = ABSOLUTE * self.method.error * (size if size > 0 else 1.0)
+        atol = ABSOLUTE * self.method.error * (size if size > 0 else self.flow.unit(self.start))
         self.stepper = Multistep(self.flow, self.start, rtol=self.method.error, atol=atol)
         self.norm = self._norm(self.start)
         self.clock = GradientTime(self.flow)

@@ -79,7 +79,7 @@ class Tokens:
         makers = {1: generate.plain, 2: generate.equal, 3: generate.confident, 4: generate.paired}
         if assumption not in makers:
             raise SaddlesError.must_be("assumption", "1, 2, 3 or 4", assumption)
-        generate.check_sizes(n, length, dim, assumption)
+        generate.check_sizes(n, length, dim, assumption, seed)
         for attempt in range(TRIES):
             task = cls(*makers[assumption](n, length, dim, np.random.default_rng([seed, 60, attempt])))
             if separation(task.left, task.right, diagonal) > SEPARATED:

@@ -82,8 +82,13 @@ class LogScale:
     def beta(self, shift: Shifts) -> Shifts:
         """β(S); infinite where a trial step overflows."""
         # Logarithms are added before they are exponentiated: e^{2 log p₀} and e^{2S} alone would under- and overflow.
-        with np.errstate(over="ignore", under="ignore"):
-            return 0.25 * (np.exp(2 * (self.log_p + shift)) - np.exp(2 * (self.log_q - shift)))
+        # Where p² and q² are alike their difference cancels, for a large start to nothing: there it is written as
+        # ½|p₀q₀| sinh(2S + log|p₀/q₀|).
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # −∞ + ∞ where p₀ = q₀ = 0
+            between = 2 * shift + (self.log_p - self.log_q)
+            alike = 0.5 * np.exp(self.log_p + self.log_q) * np.sinh(between)
+            apart = 0.25 * (np.exp(2 * (self.log_p + shift)) - np.exp(2 * (self.log_q - shift)))
+        return np.where(np.abs(between) < 1, alike, apart)
 
     def slope(self, shift: Shifts) -> Shifts:
         """dβ/dS = ½(p² + q²) = √(4β² + p₀²q₀²)."""

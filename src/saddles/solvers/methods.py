@@ -55,6 +55,11 @@ class GradientFlow:
         if end is None:
             if dynamics.rested is None:
                 raise SaddlesError("This flow has no criterion of convergence. Give `until`, or `times`.")
+            if not 0 < dynamics.pace < float("inf"):
+                raise SaddlesError(
+                    "This flow has no time scale from which to look for convergence: its start does not move at all, "
+                    "or is too small to be squared. Start elsewhere, or give `until` or `times`."
+                )
             end, converged = settle(
                 _Field(dynamics.slope), dynamics.start, _Rested(dynamics.rested), args=dynamics.args,
                 scale=dynamics.pace, limit=dynamics.limit, max_steps=self.max_steps,

@@ -70,9 +70,11 @@ class Solution:
 
 
 def _rms(tree: State) -> Array:
-    """Root mean square over all entries of a pytree."""
+    """Root mean square over all entries of a pytree, also where their squares would under- or overflow."""
     leaves = jax.tree.leaves(tree)
-    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in leaves) / sum(leaf.size for leaf in leaves))
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
+    size = jnp.where(largest > 0, largest, 1.0)
+    return size * jnp.sqrt(sum(jnp.sum((leaf / size) ** 2) for leaf in leaves) / sum(leaf.size for leaf in leaves))
 
 
 def _solver(stiff: bool) -> "diffrax.AbstractSolver":
