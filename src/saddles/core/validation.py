@@ -62,10 +62,8 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 def check_count(name: str, value: object, least: int) -> None:
     """Refuse anything but an integer of at least so much."""
-    if not is_whole(value):
-        raise SaddlesError.must_be(name, "a whole number", value)
-    if value < least:
-        raise SaddlesError.must_be(name, f"at least {least}", value)
+    if not is_whole(value) or value < least:
+        raise SaddlesError.must_be(name, f"a whole number of at least {least}", value)
 
 
 def check_precision(precision: object) -> None:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory
-from saddles.core.validation import arguments_explained, check_keep
+from saddles.core.validation import arguments_explained, check_count, check_keep
 from saddles.errors import SaddlesError
 from saddles.incontext.neurons import Output, Sum
 from saddles.incontext.observe import KEEPABLE, to_trajectory
@@ -30,12 +30,6 @@ from saddles.solvers.dynamics import Dynamics, check_method, horizon_of
 from saddles.solvers.two_layer import drawn
 
 Numbers = float | Sequence[float]
-
-
-def check_count(name: str, value: object) -> None:
-    """A whole number of at least 1."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise SaddlesError.must_be(name, "a whole number of at least 1", value)
 
 
 def check_positive(name: str, values: Numbers) -> None:
@@ -116,7 +110,7 @@ class Merged(Attention):
     kind: ClassVar[str] = "merged"
 
     def __post_init__(self) -> None:
-        check_count("heads", self.heads)
+        check_count("heads", self.heads, 1)
         check_positive("scale", self.scale)
 
     def start(self, task: Regression, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -152,8 +146,8 @@ class Separate(Attention):
     kind: ClassVar[str] = "separate"
 
     def __post_init__(self) -> None:
-        check_count("heads", self.heads)
-        check_count("rank", self.rank)
+        check_count("heads", self.heads, 1)
+        check_count("rank", self.rank, 1)
         check_positive("scale", self.scale)
 
     def start(self, task: Regression, seed: int = 0) -> tuple[np.ndarray, ...]:
