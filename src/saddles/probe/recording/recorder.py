@@ -39,7 +39,7 @@ from saddles.probe.recording.backends import AdaptedBackend, Backend, ProcessBac
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.measures import Measure, Measures, medians
 from saddles.probe.recording.on_device import DeviceBackend
-from saddles.probe.recording.rows import Rows, in_words, status_after
+from saddles.probe.recording.rows import NO_RESULT, Rows, check_running, in_words, status_after
 from saddles.probe.recording.slots import Slots
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
 from saddles.probe.weights.adapted import find_adapted, suggestion
@@ -260,15 +260,10 @@ class Recorder:
         Args:
             step: its number, where the caller counts; one that was reached before is ignored.
         """
-        if not self._begun:
-            raise SaddlesError(
-                "The recording has not begun. Write `with saddles.probe.record(…) as run:` around the loop."
-            )
         step = self.at + 1 if step is None else step
+        check_running(self._begun, self._finished and step > self.at)
         if step <= self.at:
             return
-        if self._finished:
-            raise SaddlesError("The recording has ended with its `with` block. Call run.step() inside the block.")
         self.at = step
         if step % self.every == 0:
             self._submit(step)
@@ -401,8 +396,5 @@ class Recorder:
     def result(self) -> xr.DataTree:
         """The finished recording, once the `with` block has ended; only the first of several processes has it."""
         if self._result is None:
-            raise SaddlesError(
-                "The recording has no result here: it is made when the `with` block or the training ends, in the first "
-                "process. Use saddles.probe.recorded(out) while it runs, or where a trainer was interrupted."
-            )
+            raise SaddlesError(NO_RESULT)
         return self._result

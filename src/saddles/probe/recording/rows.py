@@ -15,6 +15,11 @@ from saddles.probe.layouts.layout import Layout
 from saddles.probe.measuring import Row, mark_gaps, to_trajectory
 from saddles.probe.recording.journal import Journal
 
+NO_RESULT = (
+    "The recording has no result here: it is made when the `with` block or the training ends, in the first process. "
+    "Use saddles.probe.recorded(out) while it runs, or where a trainer was interrupted."
+)
+
 
 class Rows:
     """Measurements by step, and steps at which something is missing.
@@ -107,6 +112,14 @@ def in_words(error: Exception) -> str:
         return error.strerror
     first = (str(error).splitlines() or [""])[0]
     return first if isinstance(error, SaddlesError) else f"{type(error).__name__}: {first}"
+
+
+def check_running(begun: bool, ended: bool) -> None:
+    """Refuse a step outside the recording: before it there is no memory for measurements to wait for."""
+    if not begun:
+        raise SaddlesError("The recording has not begun. Put the loop into `with saddles.probe.record(…) as run:`.")
+    if ended:
+        raise SaddlesError("The recording has ended with its `with` block. Call run.step() inside the block.")
 
 
 def status_after(kind: type[BaseException] | None) -> Status:
