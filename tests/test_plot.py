@@ -56,14 +56,16 @@ def test_losses_share_a_panel_and_theory_is_dashed():
 
 def test_curves_that_are_the_same_are_drawn_once_under_both_names():
     """In lab `linear` the loss is the train error: one would hide the other."""
-    same = {"train_error": np.exp(-3 * TIMES)}
-    first, second = saddles.plot(_run(**same), _run("predicted", **same)).axes
-    words = [text.get_text() for text in first.get_legend().get_texts()]
-    assert words == ["loss = train error", "test error", "theory"]
-    assert [text.get_text() for text in second.get_legend().get_texts()] == ["measured", "theory"]
-    first, _ = saddles.plot(_run(**same), _run("predicted", train_error=np.exp(-2 * TIMES))).axes
-    words = [text.get_text() for text in first.get_legend().get_texts()]
-    assert words == ["loss", "test error", "train error", "theory"]
+    same: dict[str, Any] = {"train_error": np.exp(-3 * TIMES)}
+    other: dict[str, Any] = {"train_error": np.exp(-2 * TIMES)}
+
+    def words(predicted):
+        axes: list[Any] = saddles.plot(_run(**same), predicted).axes
+        return [[text.get_text() for text in axis.get_legend().get_texts()] for axis in axes]
+
+    together, apart = words(_run("predicted", **same)), words(_run("predicted", **other))
+    assert together == [["loss = train error", "test error", "theory"], ["measured", "theory"]]
+    assert apart[0] == ["loss", "test error", "train error", "theory"]
 
 
 def test_variables_can_be_named_and_a_wrong_name_is_explained():

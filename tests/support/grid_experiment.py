@@ -13,13 +13,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from saddles.core.claim import check
-from saddles.core.experiment import Experiment, Size
+from saddles.core.experiment import LARGEST, Experiment, Size, Within
 from saddles.core.trajectory import make_trajectory
 
 
 @dataclass(frozen=True)
 class Settings:
-    rate: Annotated[float, "how fast it decays"] = 1.0
+    rate: Annotated[float, "how fast it decays", Within(0, LARGEST)] = 1.0
     points: Annotated[int, "instants that are saved"] = 4
     wait: Annotated[float, "seconds that a cell takes"] = 0.0
     trouble: Annotated[str, "none, error, once, die, grow or hang"] = "none"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def run(settings: ScaledDraws, context: Context) -> Trajectory:
     """One flow and one linear program per instance."""
-    grid, seeds = norm_grid(1.0, settings.until), context.seeds(settings.instances)
+    grid, seeds = norm_grid(1.0, settings.until, decades=2), context.seeds(settings.instances)
     pieces = {f"seed-{seed}": partial(_instance, settings, grid, seed) for seed in seeds}
     return gather(
         each(context, "margin/diagonal", pieces),

@@ -49,10 +49,11 @@ class ScaledDraws(Draws):
     scale: Annotated[float, "initial scale: ω₀ of a diagonal layer, or what multiplies aligned K and Q"]
 
 
-def norm_grid(first: float, last: float, per_decade: int = 4) -> Grid:
-    """log10 of norms, equally spaced, both ends included: two decades of them or more."""
-    if last < 100 * first:
-        raise SaddlesError.must_be("until", f"at least {100 * first:g}: claims look at norms from {first:g} on", last)
+def norm_grid(first: float, last: float, per_decade: int = 4, *, decades: int = 1) -> Grid:
+    """log10 of norms, equally spaced, both ends included: at least so many decades of them."""
+    least = first * 10**decades
+    if last < least:
+        raise SaddlesError.must_be("until", f"at least {least:g}: claims look at norms from {first:g} on", last)
     low, high = np.log10(first), np.log10(last)
     return np.linspace(low, high, round(per_decade * (high - low)) + 1)
 
