@@ -138,7 +138,7 @@ _ROWS = (
     ("linear/experiments/stages.py", "(size.width / dim) ** 0.25", "(size.width / dim) ** 0.5", "tests/linear/test_claims.py"),
     ("diagonal/perturb.py", "jax.vmap(product_slope_on, (0, None, None))(state, mean, chosen)", "jax.vmap(product_slope, (0, None))(state, mean)", "tests/diagonal/test_simulate.py"),
     ("diagonal/perturb.py", "*(there for _, _, there in rows)]", "*(here for _, here, _ in rows)]", "tests/diagonal/test_simulate.py"),
-    ("transformers/experiments/verdicts.py", "gap = (values - begun)", "gap = (begun - values)", "tests/transformers/test_claims.py"),
+    ("transformers/experiments/runs.py", "gap = (values - begun)", "gap = (begun - values)", "tests/transformers/test_claims.py"),
     ("transformers/experiments/verdicts.py", "above = np.flip(np.logical_and.accumulate(np.flip(share >= 0.5, 0)), 0)", "above = share >= 0.5", "tests/transformers/test_claims.py"),
     ("networks/diagram.py", "_norms(moved - linear) / jnp.maximum(_norms(moved), tiny)", "_norms(moved - linear) / jnp.maximum(_norms(linear), tiny)", "tests/networks/test_phases.py"),
     ("incontext/crossing.py", "part.frozen.any() and part.system.returned(state) > felt", "part.frozen.any() and part.system.returned(state) > 1e9 * felt", "tests/incontext/test_crossing.py"),
