@@ -363,11 +363,11 @@ def test_threads_of_the_user_keep_their_number():
 
 def test_bad_settings_and_early_questions():
     model, _ = trainer()
-    with pytest.raises(SaddlesError, match=r"`every` must be at least 1; got 0"):
+    with pytest.raises(SaddlesError, match=r"`every` must be a whole number of at least 1; got 0"):
         record(model, every=0)
-    with pytest.raises(SaddlesError, match="`every` must be a whole number; got True"):
+    with pytest.raises(SaddlesError, match="`every` must be a whole number of at least 1; got True"):
         record(model, every=True)
-    with pytest.raises(SaddlesError, match="`every` must be at least 1"):
+    with pytest.raises(SaddlesError, match="`every` must be a whole number of at least 1"):
         probe.SaddlesCallback(every=0)
     with pytest.raises(SaddlesError, match="No attention head"):
         record(torch.nn.Linear(3, 3))

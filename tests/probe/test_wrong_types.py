@@ -38,15 +38,15 @@ for call in (
 """
 
 SENTENCES = [
-    "`every` must be a whole number; got 1.5.",
-    "`every` must be a whole number; got '10'.",
+    "`every` must be a whole number of at least 1; got 1.5.",
+    "`every` must be a whole number of at least 1; got '10'.",
     "`spectra` must be a multiple of every=2; got 4.0.",
     "`reference` must be a model or its state dict; got 'base/'. Load it first.",
     "`model` must be a torch.nn.Module; got 'gpt2'. Pass the model, not its path or weights.",
     "`energy` must be above 0 and at most 1; got '0.9'.",
-    "`max_rank` must be a whole number; got 2.5.",
+    "`max_rank` must be a whole number of at least 1; got 2.5.",
     "`budget` must be a positive number of parameters; got '10'.",
-    "`rank` must be a whole number; got 2.5.",
+    "`rank` must be a whole number of at least 1; got 2.5.",
 ]
 
 
