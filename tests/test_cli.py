@@ -232,7 +232,7 @@ def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
         (["run", "margin/diagonal", *TINY, "--set", "until=0"], "`until` must be positive; got 0"),
         (["run", "margin/diagonal", *TINY, "--set", "until=9"], "at least 100: claims look at norms from 1 on"),
         (["run", "incontext/lazy-active", *TINY, "--set", "widths=1e3,0"], "`widths` must be positive; got 0"),
-        (["run", "incontext/merged-vs-separate", *TINY, "--set", "ratio=0"], "`ratio` must be positive; got 0"),
+        (["run", "incontext/merged-vs-separate", *TINY, "--set", "ratio=0"], "`ratio` must be between 0.6 and 1.0; got 0.0"),
         (["run", "incontext/order", *TINY, "--set", "dim=1"], "between 2 and"),
         (["run", "incontext/conjecture", *TINY, "--set", "dim=1"], "between 2 and"),
         (["run", "incontext/modular-addition", *TINY, "--set", "modulus=1"], "between 3 and"),
@@ -321,8 +321,9 @@ def test_reproduce_writes_one_page_without_network(command, tmp_path):
     assert "cannot be written" in err
 
 
-def test_ctrl_c_keeps_finished_parts_and_tells_how_to_go_on(tmp_path):
-    """A real process, a real signal: exit code 130, the command that goes on, and nothing done twice."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_finished_parts_and_tells_how_to_go_on(tmp_path, number):
+    """A real process and signal (`timeout` sends SIGTERM): exit code 130, how to go on, and nothing done twice."""
     (tmp_path / "my data").mkdir()
     words = [sys.executable, "-m", "saddles", "run", "linear/trade-off", *TINY, "--set", "seeds=40", "--out", "here"]
     words += ["--data", "my data"]
@@ -333,7 +334,7 @@ def test_ctrl_c_keeps_finished_parts_and_tells_how_to_go_on(tmp_path):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (parts.is_dir() and any(p.suffix == ".zarr" for p in parts.iterdir())):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "saddles run --resume here --data 'my data'" in err

@@ -37,7 +37,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        (NAME, {"epochs": 0.0}, "`epochs` must be positive; got 0.0"),
+        (NAME, {"epochs": 0.0}, "`epochs` must be positive; got 0"),
         ("transformers/vit-init-scale", {"scales": (1.0, 1.0)}, "`scales` must be one or more different numbers"),
         ("transformers/vit-init-scale", {"scales": ()}, "`scales` must be one or more different numbers"),
         ("transformers/vit-init-scale", {"scales": (1.0, 0.0)}, "`scales` must be between 1e-06 and"),

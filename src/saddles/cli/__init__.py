@@ -47,7 +47,7 @@ from saddles.cli.terminal import (
 )
 from saddles.errors import SaddlesError
 from saddles.runtime.device import devices, keep_compiled_programs
-from saddles.runtime.interrupts import plain_interrupts
+from saddles.runtime.interrupts import plain_interrupts, terminated_like_ctrl_c
 
 if TYPE_CHECKING:
     from saddles.core.run import Run
@@ -238,7 +238,8 @@ def run(
             note(f"data: {instead}")
         work = lambda: run_experiment(name, **options | {"out": folder, "planned": True})  # noqa: E731
     try:
-        result = work()
+        with terminated_like_ctrl_c():
+            result = work()
     except KeyboardInterrupt:
         words = ["run", "--resume", str(folder), *(["--data", str(data)] if data else [])]
         raise interrupted("finished parts are kept", words) from None

@@ -1,6 +1,8 @@
-"""Ctrl-C, whatever Python or a library makes of it."""
+"""Ctrl-C, whatever Python or a library makes of it, and SIGTERM."""
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterator
 
 
@@ -20,3 +22,18 @@ def plain_interrupts() -> Iterator[None]:
         if cause is None:
             raise
         raise KeyboardInterrupt from error
+
+
+@contextlib.contextmanager
+def terminated_like_ctrl_c() -> Iterator[None]:
+    """Treat SIGTERM, with which `timeout` and batch systems warn, like Ctrl-C."""
+    before = signal.getsignal(signal.SIGTERM)
+    # Signals are handled in the main thread alone; None is a handler of C, which could not be given back.
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

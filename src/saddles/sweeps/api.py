@@ -1,8 +1,6 @@
 """Start a sweep, or resume one."""
 
 import pickle
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +20,7 @@ from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
+from saddles.runtime.interrupts import terminated_like_ctrl_c
 from saddles.runtime.progress import bar
 from saddles.sweeps.cells import Job, Outcome, Task
 from saddles.sweeps.grid import checked_grid
@@ -193,19 +192,6 @@ def _compute(store: Store, engine: Engine[Outcome], versions: Mapping[str, str] 
         finally:
             with suppress(SaddlesError):  # what stopped the sweep is the error to show
                 store.close_with(status, time.perf_counter() - began)
-
-
-@contextmanager
-def terminated_like_ctrl_c() -> Iterator[None]:
-    """Treat SIGTERM, with which a batch system warns, like Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
