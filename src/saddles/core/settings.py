@@ -1,5 +1,6 @@
 """Values of an experiment's settings."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,3 +32,9 @@ def read_like(example: object, value: Any, key: str) -> Any:
     except (ValueError, KeyError, TypeError, OverflowError, IndexError) as error:
         like = ",".join(map(str, example)) if isinstance(example, list | tuple) and example else str(example)
         raise SaddlesError.must_be(key, f"a value like {like}", value) from error
+
+
+def check_different(name: str, values: Sequence[float], least: int = 2) -> None:
+    """Refuse a list with fewer numbers than are compared, or with one twice."""
+    if len(values) < least or len(set(values)) < len(values):
+        raise SaddlesError.must_be(name, f"{least} or more different numbers", list(values))

@@ -18,7 +18,8 @@ from saddles import concepts, figures
 from saddles.concepts.experiments.paper import PAPER, sizes
 from saddles.concepts.observe import point_loss
 from saddles.core.claim import Claim, check
-from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
+from saddles.core.settings import check_different
 from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.measures.loss_curves import descents
@@ -31,16 +32,17 @@ _DRAW = 41
 class Settings:
     """The widths that are compared, and how many starts of each are followed."""
 
-    widths: Annotated[tuple[int, ...], "hidden widths d'"] = (2, 4, 8, 16, 32, 64)
+    widths: Annotated[tuple[int, ...], "hidden widths d'", Within(2, LARGEST)] = (2, 4, 8, 16, 32, 64)
     scale: Annotated[float, "d'τ², the size of the major entries of W(0)"] = 0.02
-    starts: Annotated[int, "starts in each group"] = 400
+    starts: Annotated[int, "starts in each group", Within(10, LARGEST)] = 400
     seeds: Annotated[int, "groups of starts; each is one value behind a claim"] = 3
     until: Annotated[float, "gradient time"] = 20.0
-    instants: Annotated[int, "saved instants, logarithmic"] = 300
+    instants: Annotated[int, "saved instants, logarithmic", Within(10, LARGEST)] = 300
 
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """Mean depth and fraction of starts with two descents, over widths and groups of starts."""
+    check_different("widths", settings.widths)
     task = concepts.Identity((1.0, 2.0), 0.05)
     widths, seeds = settings.widths, context.seeds(settings.seeds)
     times = np.concatenate([[0.0], np.geomspace(0.01, settings.until, settings.instants)])

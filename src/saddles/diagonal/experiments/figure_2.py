@@ -47,6 +47,7 @@ from saddles.diagonal.experiments.agreement import (
     PAPER,
     agreement_with_another_teacher,
     at_scale,
+    check_scales,
     compare_stages,
     stairs,
 )
@@ -96,6 +97,7 @@ class CurvesAndOrder(Curves):
 
 def run_figure_2(settings: CurvesAndOrder, context: Context) -> Trajectory:
     """Curves of one teacher at all α, and stage tables of several teachers."""
+    check_scales("sgd", settings.sgd, SMALL)
     seeds = context.seeds(settings.seeds)
     whole = curves(settings, context, seeds[0])
     model = diagonal.AttentionHead(settings.order_dim)
@@ -172,6 +174,7 @@ def written_out(task: "diagonal.TeacherStudent", weights: np.ndarray, axis: int 
 
 def curves(settings: Curves, context: Context, seed: int) -> Trajectory:
     """Loss and weights against rescaled time for every α of one teacher, beside the prediction."""
+    check_scales("decades", settings.decades, SMALL)
     model = diagonal.AttentionHead(settings.dim)
     task = diagonal.TeacherStudent(model, settings.samples, settings.tokens, seed)
     theory = diagonal.Incremental(settings.stages + 1, until=settings.until)
@@ -388,12 +391,7 @@ FIGURE_8_9 = Experiment(
     name="diagonal/figure-8-9",
     title="The weights of an attention head, one panel per initial scale",
     paper=PAPER,
-    sizes={
-        "tiny": Size(4, _TINY),
-        "laptop": Size(25, _LAPTOP),
-        "gpu": Size(60, _PAPER),
-        "paper": Size(240, _PAPER),
-    },
+    sizes={"tiny": Size(4, _TINY), "laptop": Size(25, _LAPTOP), "gpu": Size(60, _PAPER), "paper": Size(240, _PAPER)},
     run=run_figure_8_9,
     claims=claims_figure_8_9,
     figure=draw_figure_8_9,

@@ -17,8 +17,8 @@ from saddles import figures, incontext
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.settings import check_different
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.incontext.experiments.staircase import check_different
 
 PAPER = "zhang2025training"
 DRAWN, ERRORS = 40_000, 4.0

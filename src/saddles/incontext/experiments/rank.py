@@ -19,9 +19,10 @@ from saddles import figures, incontext
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.settings import check_different
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.incontext.experiments.order import learned
-from saddles.incontext.experiments.staircase import check_different, spectrum
+from saddles.incontext.experiments.staircase import spectrum
 
 PAPER = "zhang2025training"
 

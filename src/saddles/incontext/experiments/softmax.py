@@ -24,8 +24,8 @@ from saddles import figures, incontext
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.settings import check_different
 from saddles.core.trajectory import Trajectory, Variable, make_trajectory
-from saddles.incontext.experiments.staircase import check_different
 
 PAPER = "zhang2025training"
 

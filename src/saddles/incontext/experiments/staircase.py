@@ -8,7 +8,6 @@ Merged heads: by their theory M ∝ Λ² as they leave, so the cosine is 1 but f
 required when 2 % of the loss is gone.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -20,7 +19,6 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.errors import SaddlesError
 
 PAPER = "zhang2025training"
 
@@ -44,12 +42,6 @@ class Settings:
 def spectrum(dim: int, ratio: float, draw: np.random.Generator) -> np.ndarray:
     """Eigenvalues from 1 down, neighbours between 0.6 and `ratio` of each other."""
     return np.cumprod(np.concatenate([[1.0], draw.uniform(0.6, ratio, size=dim - 1)]))
-
-
-def check_different(name: str, values: Sequence[float], least: int = 2) -> None:
-    """Refuse a list with fewer numbers than are compared, or with one twice."""
-    if len(values) < least or len(set(values)) < len(values):
-        raise SaddlesError.must_be(name, f"{least} or more different numbers", list(values))
 
 
 def run(settings: Settings, context: Context) -> Trajectory:

@@ -33,6 +33,7 @@ from saddles import figures, networks
 from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
+from saddles.core.settings import check_different
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.runtime.packages import need_package
 
@@ -66,6 +67,8 @@ class Settings:
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """Each width once per seed, beside its linearisation."""
+    check_different("widths", settings.widths)
+    check_different("vit_widths", settings.vit_widths)
     need_package("torch", "probe")
     seeds = context.seeds(settings.seeds)
     runs = [
