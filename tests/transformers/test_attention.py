@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from saddles.transformers import ViTShape, attention, make_vit
 
-SHAPES = [(3, 16, 2, 16), (2, 32, 2, 64), (4, 64, 8, 128)]
-"""Samples, patches, heads, width of a head."""
+SHAPES = [(3, 16, 2, 16), (2, 32, 2, 64), (4, 64, 8, 128), (5, 64, 3, 64), (5, 64, 3, 32), (5, 16, 3, 128)]
+"""Samples, patches, heads, width of a head. The GPU multiplies tiles of 64 rows and smaller ones in different ways."""
 
 
 def errors(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> list[float]:
@@ -33,7 +33,7 @@ def errors(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) ->
     places = slice(0, 1), slice(1, None)
     return [
         float((one[:, place] - other[:, place]).norm() / other[:, place].norm())
-        for one, other in pairs
+        for one, other in ((one.detach(), other.detach()) for one, other in pairs)
         for place in places
     ]
 
@@ -80,8 +80,8 @@ def test_the_rule_of_what_is_served(shape, dtype, serves, monkeypatch):
             assert attention.attend(parts).shape == (1, 65, 8, 128)
 
 
-@pytest.mark.parametrize(("version", "runs"), [((7, 5), False), ((9, 0), True)])
-def test_an_older_gpu_is_not_asked_for_bfloat16(version, runs, monkeypatch):
+@pytest.mark.parametrize(("version", "runs"), [((7, 5), False), ((8, 0), False), ((9, 0), True), ((10, 0), False)])
+def test_only_the_kind_of_gpu_it_was_tried_on_is_asked(version, runs, monkeypatch):
     """And a compiled model takes the answer as a constant, in one graph."""
     monkeypatch.setattr(attention, "has_triton", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: version)

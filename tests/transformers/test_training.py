@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from torch.nn import functional
 
 from saddles.core.status import FINISHED, Ending, status_of
 from saddles.errors import SaddlesError
@@ -19,7 +20,7 @@ from saddles.training.update import put_rate_on_device, set_rate
 from saddles.transformers import ImageFeed, Recipe, TextFeed, ViTShape, load_text, make_gpt2, make_vit, train
 from saddles.transformers.images import made
 from saddles.transformers.training import _Stepper
-from saddles.transformers.vit import Attention
+from saddles.transformers.vit import Attention, _attended_once
 
 CPU = torch.device("cpu")
 SHAPE = ViTShape(side=16, patch=8, width=12, layers=2, heads=2, head_width=5, hidden=8, classes=4)
@@ -73,6 +74,23 @@ def test_the_last_block_computes_only_what_is_read(layers, biases):
     for one, other in zip(*(torch.autograd.grad((f**2).sum(), weights) for f in (ours, whole)), strict=True):
         torch.testing.assert_close(one, other)
     assert model.blocks[-1](torch.randn(3, 5, 12, dtype=torch.float64), class_only=True).shape == (3, 1, 12)
+
+
+@pytest.mark.parametrize(("kind", "close"), [(torch.float64, 1e-12), (torch.bfloat16, 4e-3)])
+def test_what_the_class_token_sees_is_attention(kind, close):
+    """As it is written out for a GPU, against torch's attention in double precision; gradients too."""
+    torch.manual_seed(0)
+    parts = [torch.randn(3, tokens, 2, 16).to(kind).requires_grad_() for tokens in (1, 65, 65)]
+    exact = [part.detach().double().requires_grad_() for part in parts]
+    ours = _attended_once(*parts)
+    plain = functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in exact)).transpose(1, 2)[:, 0]
+    slope = torch.randn(3, 2, 16).to(kind)
+    found = [ours, *torch.autograd.grad(ours, parts, slope)]
+    wanted = [plain, *torch.autograd.grad(plain, exact, slope.double())]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == kind
+        # a number rounded to bfloat16 is off by 2⁻⁹ at most, and products of two are not rounded
+        assert (one.double() - other).norm() < close * other.norm()
 
 
 def test_hooks_and_adapters_see_the_last_block_whole():

@@ -2,8 +2,8 @@
 
 General kernels take tokens in blocks of 64 or 128: 65 tokens cost them two blocks, and their gradient comes in four
 kernels and three tensors that are then packed into one. Here one program holds a whole head of one image: the patches
-are one block, the class token is a vector beside it, rows of the softmax are complete, so that the gradient needs
-neither the output nor the normalisation of the forward pass, and queries, keys and values are read and their gradients
+are one block, the class token is a row beside it, rows of the softmax are complete, so that the gradient needs nothing
+of the forward pass but the logarithm of each row's sum, and queries, keys and values are read and their gradients
 written where the linear maps around them have them. Triton compiles it; it comes with torch's builds for CUDA.
 """
 
@@ -34,61 +34,85 @@ def serves(parts: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def runs_here() -> bool:
-    """Whether Triton is installed and the GPU multiplies bfloat16, which NVIDIA's do from Ampere on."""
-    return has_triton() and torch.cuda.get_device_capability() >= (8, 0)
+    """Whether Triton is installed and the GPU is of the kind on which the kernels were tried, Hopper."""
+    return has_triton() and torch.cuda.get_device_capability() == (9, 0)
 
 
 @cache
 def has_triton() -> bool:
-    """Whether it is installed."""
-    return find_spec("triton") is not None
+    """Whether it is installed, and new enough to be given tiles by descriptors."""
+    return find_spec("triton") is not None and find_spec("triton.tools.tensor_descriptor") is not None
 
 
-@torch.library.custom_op("saddles::attend", mutates_args=())
 def attend(parts: Tensor) -> Tensor:
     """smax(Q Kᵀ / √d_h) V of every head, from (sample, token, 3, head, width) to (sample, token, head, width)."""
+    return attend_forwards(parts)[0]
+
+
+@torch.library.custom_op("saddles::attend_forwards", mutates_args=())
+def attend_forwards(parts: Tensor) -> tuple[Tensor, Tensor]:
+    """The result of `attend`, and log Σ exp(q·k / √d_h) of every query: (sample, head, token)."""
     parts = parts.contiguous()
     samples, tokens, _, heads, width = parts.shape
-    out = parts.new_empty(samples, tokens, heads, width)
-    _kernels()[0][samples * heads,](parts, out, 1 / math.sqrt(width), heads, width, tokens - 1, num_warps=4)
-    return out
+    out, sums = parts.new_empty(samples, tokens, heads, width), _sums(parts)
+    _launch("forwards", parts, _tiles(parts), parts, _tiles(out), out, sums)
+    return out, sums
 
 
 @torch.library.custom_op("saddles::attend_backwards", mutates_args=())
-def attend_backwards(parts: Tensor, slope: Tensor) -> Tensor:
+def attend_backwards(parts: Tensor, sums: Tensor, slope: Tensor) -> Tensor:
     """The gradient by `parts`, from the gradient by the result of `attend`."""
     parts, slope = parts.contiguous(), slope.contiguous()
-    samples, tokens, _, heads, width = parts.shape
     out = torch.empty_like(parts)
-    _kernels()[1][samples * heads,](parts, slope, out, 1 / math.sqrt(width), heads, width, tokens - 1, num_warps=4)
+    _launch("backwards", parts, _tiles(parts), parts, _tiles(slope), slope, sums, _tiles(out), out)
     return out
 
 
-@attend.register_fake
-def _(parts: Tensor) -> Tensor:
+@attend_forwards.register_fake
+def _(parts: Tensor) -> tuple[Tensor, Tensor]:
     samples, tokens, _, heads, width = parts.shape
-    return parts.new_empty(samples, tokens, heads, width)
+    return parts.new_empty(samples, tokens, heads, width), _sums(parts)
 
 
 @attend_backwards.register_fake
-def _(parts: Tensor, slope: Tensor) -> Tensor:
+def _(parts: Tensor, sums: Tensor, slope: Tensor) -> Tensor:
     return parts.new_empty(parts.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _keep(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, output[1])
 
 
-def _backwards(ctx: Any, slope: Tensor) -> Tensor:
+def _backwards(ctx: Any, slope: Tensor, _: Tensor) -> Tensor:
     return attend_backwards(*ctx.saved_tensors, slope)
 
 
-attend.register_autograd(_backwards, setup_context=_keep)
+attend_forwards.register_autograd(_backwards, setup_context=_keep)
+
+
+def _sums(parts: Tensor) -> Tensor:
+    samples, tokens, _, heads, _ = parts.shape
+    return parts.new_empty(samples, heads, tokens, dtype=torch.float32)
+
+
+def _tiles(tensor: Tensor) -> Any:
+    """How the GPU's copy engine finds one head's patches of one image in (sample, token, …, head, width)."""
+    from triton.tools.tensor_descriptor import TensorDescriptor  # pyright: ignore[reportMissingImports]
+
+    tokens, width = tensor.shape[1], tensor.shape[-1]
+    return TensorDescriptor.from_tensor(tensor.view(tensor.shape[0] * tokens, -1), [tokens - 1, width])
+
+
+def _launch(name: str, parts: Tensor, *arguments: Any) -> None:
+    """One program for each head of each image."""
+    samples, tokens, _, heads, width = parts.shape
+    kernel = _kernels()[name]
+    kernel[samples * heads,](*arguments, 1 / math.sqrt(width), heads, width, tokens - 1, num_warps=4)
 
 
 @cache
-def _kernels() -> tuple[Any, Any]:
+def _kernels() -> dict[str, Any]:
     """The two programs; made when first used, because only some machines have Triton."""
     from saddles.transformers import attention_kernels
 
-    return attention_kernels.forwards, attention_kernels.backwards
+    return {"forwards": attention_kernels.forwards, "backwards": attention_kernels.backwards}
