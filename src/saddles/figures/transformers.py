@@ -4,6 +4,7 @@ KQ is blue and VO orange, as there; spectra of the initial product are red, thos
 dark green. Bands are one standard deviation over heads (and seeds).
 """
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,8 @@ def _bars(axis: Axes, trajectory: xr.Dataset) -> None:
                  label=f"layer {layer}", error_kw=bars)  # fmt: skip
     axis.set_xticks(range(len(scales)), [f"{scale:g}" for scale in scales])
     axis.set(xlabel="scale of the initial weights", title=f"{WORDS['KQ']} at the end")
-    axis.set_ylabel(f"final stable rank, mean\n± {_deviation(trajectory)}", fontsize=9)
+    # Longer lines are longer than the axis.
+    axis.set_ylabel(fill(f"final stable rank, mean ± {_deviation(trajectory)}", 38), fontsize=9)
     axis.legend(loc="best")
 
 

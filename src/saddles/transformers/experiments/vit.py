@@ -171,8 +171,8 @@ def _experiment(
         sizes={
             "tiny": Size(10, _tiny(tiny)),
             "laptop": Size(80, _laptop(source, laptop, epochs=15.0, seeds=2), DIGITS if source == "cifar10" else {}),
-            "gpu": Size(270, _gpu(source, rate, epochs=60.0, seeds=3)),
-            "paper": Size(750, _gpu(source, rate, epochs=500.0)),
+            "gpu": Size(190, _gpu(source, rate, epochs=60.0, seeds=3)),
+            "paper": Size(480, _gpu(source, rate, epochs=500.0)),
         },
         needs=("source",),
         run=partial(run, name=full, optimiser=optimiser),
@@ -201,8 +201,8 @@ EXPERIMENTS: list[Experiment[Any]] = [
         sizes={
             "tiny": Size(10, _scaled(_tiny(3e-3, epochs=4.0), (1.0, 0.1))),
             "laptop": Size(80, _scaled(_laptop("cifar10", 1e-3, epochs=10.0)), DIGITS | {"epochs": 6.0}),
-            "gpu": Size(540, _scaled(_gpu("cifar10", 1e-4, epochs=100.0))),
-            "paper": Size(2300, _scaled(_gpu("cifar10", 1e-4, epochs=500.0))),
+            "gpu": Size(300, _scaled(_gpu("cifar10", 1e-4, epochs=100.0))),
+            "paper": Size(1400, _scaled(_gpu("cifar10", 1e-4, epochs=500.0))),
         },
         needs=("source",),
         run=partial(run, name="transformers/vit-init-scale", optimiser="adam"),
