@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,9 @@ def keep_compiled_programs() -> None:
     is needed, unless the environment says otherwise: to take most of it at once, as JAX does, takes two seconds.
     """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    # JAX writes programs in place: another process may find one half written, or one that a kill left so. It compiles
+    # that program itself then, and users need not hear of it.
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry", UserWarning)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     # A GPU's small programs take 0.05 to 0.5 s each, and an experiment has dozens: loading one takes a few ms.
     folder, shortest = str(Path(home) / "saddles" / "jax"), "0.05"
