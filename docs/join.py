@@ -1,10 +1,11 @@
-"""Add the seeds of a finished run to a stored trajectory and draw its figure anew, or store the first run of a name.
+"""Add the seeds or scales of a finished run to a stored trajectory and draw its figure anew, or store a first run.
 
     python docs/join.py RUN NAME --machine "one NVIDIA H200, torch 2.11.0" [--note "exact images"]
 
 RUN is the folder of the run, NAME that of docs/results/NAME.zarr and of docs/figures/NAME.png. Runs must be of one
-experiment, size and settings, but for those that change how a run is made and not what it is (FREE). Whole spectra stay
-those of the first seed. Then `python docs/derive.py` computes the records and the verdicts over all seeds.
+experiment, size and settings, but for those that change how a run is made and not what it is (FREE). Runs at other
+scales of the initialisation must have the seeds of the store. Whole spectra stay those of the first seed. Then
+`python docs/derive.py` computes the records and the verdicts over all seeds.
 """
 
 import argparse
@@ -27,8 +28,8 @@ from saddles.errors import SaddlesError
 from saddles.transformers.experiments.runs import LEADING, spectrum_excess
 
 DOCS = Path(__file__).parent
-FREE = ("seeds", "store", "tests", "accumulate")
-"""Settings in which joined runs may differ."""
+FREE = ("seeds", "scales", "store", "tests", "accumulate")
+"""Settings in which joined runs may differ; the first two are axes."""
 SINGLE = ("singular_value", "initial_singular_value")
 """Kept of the first seed alone."""
 
@@ -48,29 +49,41 @@ def _word(value: Any) -> str:
 
 
 def joined(stored: xr.Dataset, run: xr.Dataset) -> xr.Dataset:
-    """Both along the seed; refuses runs that do not belong together."""
+    """Both along the seed, or along the scale where their scales differ; refuses runs that do not belong together."""
     row = _same_experiment(stored, run)
-    again = sorted(set(stored["seed"].values.tolist()) & set(run["seed"].values.tolist()))
+    axis, other = (
+        ("seed", "scale") if set(_labels(stored, "scale")) == set(_labels(run, "scale")) else ("scale", "seed")
+    )
+    again = sorted(set(_labels(stored, axis)) & set(_labels(run, axis)))
     if again:
-        raise SaddlesError(f"{row.name}: the seed {again[0]} is stored already.")
-    for axis in ("time", "instant"):
-        known, new = (one[axis].values if axis in one.dims else np.zeros(0) for one in (stored, run))
+        raise SaddlesError(f"{row.name}: the {axis} {again[0]} is stored already.")
+    if set(_labels(stored, other)) != set(_labels(run, other)):
+        raise SaddlesError(
+            f"{row.name}: runs at other scales must have the seeds of the store, {_labels(stored, other)}."
+        )
+    for clock in ("time", "instant"):
+        known, new = (one[clock].values if clock in one.dims else np.zeros(0) for one in (stored, run))
         least = min(len(known), len(new))  # a run that diverged has fewer
         if not np.array_equal(known[:least], new[:least]):
-            raise SaddlesError(f"{row.name}: the runs were measured at other steps than each other (axis {axis}).")
-    parts = [of_every_seed(one) for one in (stored, run)]
-    names = [str(name) for name, one in parts[0].data_vars.items() if "seed" in one.dims and name in parts[1]]
+            raise SaddlesError(f"{row.name}: the runs were measured at other steps than each other (axis {clock}).")
+    parts = [of_every_seed(one.sel({other: stored[other]})) for one in (stored, run)]
+    names = [str(name) for name, one in parts[0].data_vars.items() if axis in one.dims and name in parts[1]]
     both = xr.concat(
-        [part[names].reset_coords(drop=True) for part in parts], "seed", data_vars="all", coords="minimal",
+        [part[names].reset_coords(drop=True) for part in parts], axis, data_vars="all", coords="minimal",
         compat="override", join="outer",
     )  # fmt: skip
     both = both.map(lambda one: one.transpose(*parts[0][one.name].dims))
     longer = max((stored, run), key=lambda one: one.sizes["time"])
-    rest = parts[0].drop_vars(names).drop_dims("seed")
+    rest = parts[0].drop_vars(names).drop_dims(axis)
     whole = both.assign({name: rest[name] for name in rest.data_vars})
     steps = {name: longer[name] for name in longer.coords if longer[name].dims == ("time",)}
     others = {name: rest[name] for name in rest.coords if not {"time", "instant"} & set(rest[name].dims)}
-    return whole.assign_coords(others | steps).assign_attrs(stored.attrs | _facts(stored, run))
+    whole = whole.assign_coords(others | steps).assign_attrs(stored.attrs | _facts(stored, run))
+    return whole.sortby("scale", ascending=False) if axis == "scale" else whole
+
+
+def _labels(run: xr.Dataset, axis: str) -> list[Any]:
+    return run[axis].values.tolist()
 
 
 def _same_experiment(stored: xr.Dataset, run: xr.Dataset) -> Experiment[Any]:
@@ -110,6 +123,9 @@ def _facts(stored: xr.Dataset, run: xr.Dataset) -> dict[str, Any]:
         for name in ("command", "machine", "note")
     }
     seconds = [float(one.attrs["wall_time_s"]) for one in (stored, run)]
+    settings, more = (json.loads(one.attrs["settings"]) for one in (stored, run))
+    if "scales" in settings:
+        words["settings"] = json.dumps(settings | {"scales": sorted({*settings["scales"], *more["scales"]})[::-1]})
     facts = {"wall_time_s": round(sum(seconds), 3), "status": str(Status.all_of(map(status_of, (stored, run))))}
     return facts | {name: value for name, value in words.items() if value}
 

@@ -81,3 +81,25 @@ def test_a_seed_that_stopped_early_is_nan_from_there_on(stored):
         assert whole["epoch"].values.tolist() == stored["epoch"].values.tolist()
         verdicts = [claim.verdict for claim in find("transformers/vit-cifar10-sgd").claims(whole, "paper")]
         assert verdicts[0] == "fails", "a measured number is not finite"
+
+
+def test_scales_are_joined_in_their_order_for_the_seeds_that_are_stored():
+    """A stored trajectory of three scales, taken apart and put together again."""
+    whole = saddles.load(ROOT / "docs" / "results" / "transformers-vit-init-scale.zarr").load()
+    told = json.loads(whole.attrs["settings"])
+    ends, middle = (
+        whole.sel(scale=scales).assign_attrs(settings=json.dumps(told | {"scales": scales}))
+        for scales in ([1.0, 0.1], [0.3])
+    )
+    again = join.joined(ends, middle.isel(seed=slice(None, None, -1)))
+    assert json.loads(again.attrs["settings"]) == told
+    assert again.attrs["wall_time_s"] == pytest.approx(2 * whole.attrs["wall_time_s"])
+    names = [name for name in whole.data_vars if name in again]
+    assert "singular_value" in names
+    assert {"stable_rank", "train_loss", "leading_singular_value"} < set(names)
+    for name in names:
+        np.testing.assert_array_equal(again[name].transpose(*whole[name].dims), whole[name], err_msg=str(name))
+    with pytest.raises(SaddlesError, match="must have the seeds of the store"):
+        join.joined(ends, middle.isel(seed=[0]))
+    with pytest.raises(SaddlesError, match=r"the scale 0\.1 is stored already"):
+        join.joined(ends, whole.sel(scale=[0.3, 0.1]))

@@ -83,7 +83,8 @@ def test_what_the_class_token_sees_is_attention(kind, close):
     parts = [torch.randn(3, tokens, 2, 16).to(kind).requires_grad_() for tokens in (1, 65, 65)]
     exact = [part.detach().double().requires_grad_() for part in parts]
     ours = _attended_once(*parts)
-    plain = functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in exact)).transpose(1, 2)[:, 0]
+    query, key, value = (part.transpose(1, 2) for part in exact)
+    plain = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)[:, 0]
     slope = torch.randn(3, 2, 16).to(kind)
     found = [ours, *torch.autograd.grad(ours, parts, slope)]
     wanted = [plain, *torch.autograd.grad(plain, exact, slope.double())]
