@@ -49,8 +49,10 @@ def growth(experiment: str, epochs: tuple[float, ...], size: str = "gpu") -> Der
                 rows = value.transpose("scale", "seed", "layer")
                 found |= {f"{product}, {words}, {label}": row for label, row in _runs(rows)}
             order, late = rising(run, product)
-            for k, (share, ratio) in enumerate(zip(order, late, strict=True)):
-                seed = f", seed {k + 1}" if len(order) > 1 else ""
+            for share, ratio in zip(order, late, strict=True):
+                # An older store does not have them of every seed.
+                place = run["seed"].values.tolist().index(share["seed"]) + 1
+                seed = f", seed {place}" if run.sizes["seed"] > 1 else ""
                 found[f"{product}, leading singular values that rise in order, share by scale{seed}"] = share
                 found[f"{product}, step of the fifth over that of the first, by scale{seed}"] = ratio
         for name in ("train_loss", "test_loss", "test_accuracy"):

@@ -37,6 +37,8 @@ SINGLE = ("singular_value", "initial_singular_value")
 def described(folder: Path, machine: str, note: str) -> xr.Dataset:
     """The trajectory of a run's folder with the command that made it, its machine and a note."""
     run = load(folder)
+    if not isinstance(run, xr.Dataset) or not {"experiment", "size", "seed", "settings"} <= run.attrs.keys():
+        raise SaddlesError.must_be("RUN", "the folder of one run, as `saddles run --out` makes it", str(folder))
     row, size = find(run.attrs["experiment"]), run.attrs["size"]
     usual, mine = (as_dict(row.settings(size, given)) for given in ({}, json.loads(run.attrs["settings"])))
     changed = "".join(f" --set {key}={_word(value)}" for key, value in mine.items() if value != usual[key])
@@ -61,19 +63,20 @@ def joined(stored: xr.Dataset, run: xr.Dataset) -> xr.Dataset:
         raise SaddlesError(
             f"{row.name}: runs at other scales must have the seeds of the store, {_labels(stored, other)}."
         )
-    for clock in ("time", "instant"):
-        known, new = (one[clock].values if clock in one.dims else np.zeros(0) for one in (stored, run))
-        least = min(len(known), len(new))  # a run that diverged has fewer
-        if not np.array_equal(known[:least], new[:least]):
-            raise SaddlesError(f"{row.name}: the runs were measured at other steps than each other (axis {clock}).")
+    longer = max((stored, run), key=lambda one: one.sizes["time"])
+    known, new = stored["time"].values, run["time"].values
+    least = min(len(known), len(new))  # a run that diverged has fewer
+    if not np.array_equal(known[:least], new[:least]):
+        raise SaddlesError(f"{row.name}: the runs were measured at other steps than each other.")
     parts = [of_every_seed(one.sel({other: stored[other]})) for one in (stored, run)]
+    # Spectra of one that diverged were kept at steps of its own: those that the longer run has, too, remain.
+    parts = [one.reindex(instant=longer["instant"]) if "instant" in one.dims else one for one in parts]
     names = [str(name) for name, one in parts[0].data_vars.items() if axis in one.dims and name in parts[1]]
     both = xr.concat(
         [part[names].reset_coords(drop=True) for part in parts], axis, data_vars="all", coords="minimal",
         compat="override", join="outer",
     )  # fmt: skip
     both = both.map(lambda one: one.transpose(*parts[0][one.name].dims))
-    longer = max((stored, run), key=lambda one: one.sizes["time"])
     rest = parts[0].drop_vars(names).drop_dims(axis)
     whole = both.assign({name: rest[name] for name in rest.data_vars})
     steps = {name: longer[name] for name in longer.coords if longer[name].dims == ("time",)}
@@ -149,8 +152,8 @@ def main(arguments: list[str], docs: Path = DOCS) -> None:
     whole = described(given.run, given.machine, given.note)
     if target.exists():
         whole = joined(load(target), whole)
+    draw(whole, docs / "figures" / f"{given.name}.png")  # first: what cannot be drawn is not stored either
     write_zarr(whole.drop_encoding(), target, replace=True)
-    draw(whole, docs / "figures" / f"{given.name}.png")
     print(f"{target.name}: {whole.sizes['seed']} seeds. Next: python docs/derive.py")
 
 

@@ -15,6 +15,7 @@ from saddles.errors import SaddlesError
 from saddles.figures import films, style
 
 TIMES = np.linspace(0, 4, 9)
+SEEDS = (("time", "seed"), np.exp(-TIMES[:, None] * np.array([1.0, 1.2, 1.4])))
 
 
 def _run(kind="simulated", **more):
@@ -66,6 +67,12 @@ def test_curves_that_are_the_same_are_drawn_once_under_both_names():
     together, apart = words(_run("predicted", **same)), words(_run("predicted", **other))
     assert together == [["loss = train error", "test error", "theory"], ["measured", "theory"]]
     assert apart[0] == ["loss", "test error", "train error", "theory"]
+
+
+def test_losses_of_several_seeds_keep_their_names():
+    axis: Any = saddles.plot(_run(loss=SEEDS, test_error=(SEEDS[0], 2 * SEEDS[1])), _run("predicted")).axes[0]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["loss", "test error", "theory"]
+    assert len({line.get_color() for line in axis.get_lines() if not line.is_dashed()}) == 2
 
 
 def test_variables_can_be_named_and_a_wrong_name_is_explained():

@@ -58,9 +58,10 @@ def shown(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, in one line, cut where it is long; its kind where it says nothing."""
-    line = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return _cut(repr(" ".join(line.split()))[1:-1])  # its repr, for what a terminal would obey
+    """What an error of a library says, in one line, cut where it is long."""
+    line = next(iter(str(error).splitlines()), "") or "no words"
+    # What a terminal would obey is shown as Python writes it.
+    return _cut("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in " ".join(line.split())))
 
 
 def _cut(text: str) -> str:

@@ -107,10 +107,11 @@ class NotFit:
     [
         ({"name": "one"}, "`name` must be LAB/NAME, of letters, digits, - and _; got 'one'"),
         ({"name": "../../one"}, "`name` must be LAB/NAME"),
-        ({"default": "gpu"}, r"`default` must be a size that toy/decay has \(tiny, laptop\); got 'gpu'"),
+        ({"default": "gpu"}, r"`default` must be a size of toy/decay \(tiny, laptop\); got 'gpu'"),
         ({"sizes": {"huge": ROW.sizes["tiny"]}}, "`sizes` must be named tiny, laptop, gpu, paper, in toy/decay"),
         ({"sizes": {"tiny": Size(1, toy_experiment.Settings)}}, "`settings` must be a dataclass"),
         ({"sizes": {"tiny": Size(1, object())}}, "`settings` must be a dataclass"),
+        ({"sizes": {}}, "`sizes` must be a dictionary"),
         ({"sizes": {"tiny": Size(1, NotFit())}}, "`how` must be a number, text, a truth value or a list"),
         ({"sizes": {"tiny": Size(1, NotFit(np.arange(3.0)))}}, "`how` must be a number, text"),
     ],
@@ -130,6 +131,8 @@ for wrong in (
     lambda: replace(ROW, name=3),
     lambda: replace(ROW, run=None),
     lambda: replace(ROW, figure=3),
+    lambda: replace(ROW, sizes={"tiny": 3}),
+    lambda: replace(ROW, sizes=[4]),
     lambda: saddles.register("toy/decay"),
     lambda: check("It holds", **good | {"relation": "<"}),
     lambda: check("It holds", **good | {"values": {}}),
@@ -147,6 +150,8 @@ def test_wrong_types_are_one_sentence():  # in a process whose functions do not 
         "`name` must be LAB/NAME, of letters, digits, - and _; got 3.",
         "`run` must be a function, in toy/decay; got None.",
         "`figure` must be a function, in toy/decay; got 3.",
+        "`sizes` must be a dictionary of names and Sizes, in toy/decay; got {'tiny': 3}.",
+        "`sizes` must be a dictionary of names and Sizes, in toy/decay; got [4].",
         "`experiment` must be an Experiment; got 'toy/decay'.",
         "`relation` must be '<=' or '>='; got '<'.",
         "`values` must be a number, or one for each seed; got {}.",
@@ -172,7 +177,34 @@ def test_what_its_functions_return_is_checked(changes, told):
         run_experiment(replace(ROW, **changes))
 
 
-@pytest.mark.parametrize("error", [KeyError("alpha"), RuntimeError("oops\nand more"), SystemExit(0)])
+def test_one_size_is_enough_and_claims_may_be_a_tuple(tmp_path):
+    row = replace(ROW, sizes={"tiny": ROW.sizes["tiny"]}, default="", claims=lambda t, s: tuple(ROW.claims(t, s)))
+    assert row.default == "tiny"
+    assert replace(ROW, default="").default == "laptop"
+    assert len(run_experiment(row, out=tmp_path / "run").claims) == 1
+
+
+def test_a_folder_in_which_nothing_was_computed_may_be_taken_again(tmp_path):
+    """Settings that are refused when the run begins."""
+
+    def refuses(settings, context):
+        raise SaddlesError.must_be("rate", "larger", settings.rate)
+
+    with pytest.raises(SaddlesError, match="`rate` must be larger"):
+        run_experiment(replace(ROW, run=refuses), out=tmp_path / "run")
+    assert run_experiment(ROW, out=tmp_path / "run").computed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("alpha"),
+        RuntimeError("oops\nand more"),
+        SystemExit(0),
+        FileNotFoundError("no data"),
+        ValueError("Bad."),
+    ],
+)
 def test_an_error_inside_it_is_told_as_its_own_and_it_resumes(error):
     register(ROW)
     toy_experiment.trouble.append(error)
@@ -181,6 +213,7 @@ def test_an_error_inside_it_is_told_as_its_own_and_it_resumes(error):
     words = str(done.exception)
     assert words.startswith(f"toy/decay raised {type(error).__name__}: ")
     assert "not an experiment of saddles" in words
+    assert ".." not in words
     trace = (Path("here") / "traceback.txt").read_text()
     assert "toy_experiment.py" in trace
     assert f"{type(error).__name__}: {str(error).splitlines()[0]}" in trace

@@ -105,6 +105,14 @@ def test_a_balanced_prediction_of_a_narrow_network_settles_too():
     assert float(predicted["loss"][-1]) == pytest.approx(best, rel=1e-4)
 
 
+def test_a_narrow_network_is_not_done_at_its_first_saddle():
+    """Three modes of 40, 20 and 5 from weights of 1e-6, one after another: between them hardly anything moves."""
+    task, model = Denoising(20, 3, noise=0.0, spectrum=(40.0, 20.0, 5.0), seed=1), TwoLayer(3, 1e-12)
+    for run in (saddles.simulate(model, task, GradientFlow()), saddles.predict(model, task, Balanced())):
+        assert status_of(run).ending == Ending.CONVERGED
+        np.testing.assert_allclose(run["singular_value"].isel(time=-1)[:3], [800.0, 400.0, 100.0], rtol=0.1)
+
+
 @pytest.mark.parametrize("theory", [SelfConsistent(), Lazy()])
 def test_predictions_without_times_settle(theory):
     predicted = saddles.predict(MODEL, TASK, theory)

@@ -197,6 +197,10 @@ def test_what_is_no_product_of_factors_is_refused(tmp_path):
         (tmp_path / name / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": base}))
     with pytest.raises(SaddlesError, match=r"is for one and .* for two, and they share no module"):
         lora_merge([tmp_path / "a", tmp_path / "b"], None, tmp_path / "out")
+    config = json.loads((tmp_path / "b" / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "/models/one/"  # a copy of the same
+    (tmp_path / "b" / "adapter_config.json").write_text(json.dumps(config))
+    lora_merge([tmp_path / "a", tmp_path / "b"], None, tmp_path / "copy")
     lora_merge([tmp_path / "a", tmp_path / "c"], None, tmp_path / "both")
     cut = {key: value[:, :-1].clone() if "lora_A" in key else value
            for key, value in load_file(tmp_path / "c" / "adapter_model.safetensors").items()}  # fmt: skip

@@ -45,7 +45,7 @@ SENTENCES = [
     "`model` must be a torch.nn.Module; got 'gpt2'. Pass the model, not its path or weights.",
     "`energy` must be above 0 and at most 1; got '0.9'.",
     "`max_rank` must be a whole number of at least 1; got 2.5.",
-    "`budget` must be a positive number of parameters; got '10'.",
+    "`budget` must be a positive whole number of parameters; got '10'.",
     "`rank` must be a whole number of at least 1; got 2.5.",
 ]
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+from contextlib import closing
 
 import grid_experiment
 import numpy as np
@@ -14,9 +15,11 @@ import saddles
 from saddles.core.experiment import Context
 from saddles.core.store import load, save
 from saddles.errors import SaddlesError
+from saddles.runtime.checksums import Checksums
 from saddles.sweeps import arrays
 from saddles.sweeps.cells import Job, Outcome, Packed, Task, compute
 from saddles.sweeps.grid import checked_grid
+from saddles.sweeps.half_made import remove_half_made
 from saddles.sweeps.plan import make_plan
 from saddles.sweeps.store import Store, create
 
@@ -277,6 +280,17 @@ def test_an_array_that_a_full_disk_left_half_made_is_made_again(tmp_path, monkey
         again.commit(outcomes(again, again.pending()))
         assert load(again.folder)["cell_done"].values.tolist() == [1, 1]
         assert again.commit(made) == []
+
+
+def test_only_what_a_sweep_left_half_made_is_removed(tmp_path):
+    """Arrays and folders that others put beside those of a sweep stay."""
+    (tmp_path / ".zmetadata").write_text('{"metadata": {}}')
+    for file in ("half/.zarray", "mine/.zarray", "mine/0.0", "notes/thesis.txt"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("{}")
+    with closing(Checksums(tmp_path)) as checksums:
+        remove_half_made(tmp_path, checksums)
+    assert sorted(place.name for place in tmp_path.glob("[!.]*")) == ["mine", "notes"]
 
 
 def _is_lines(handle):

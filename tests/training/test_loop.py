@@ -109,12 +109,21 @@ def test_defer_interrupt_gives_the_handlers_back(number):
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_run_that_a_batch_system_ends_is_stored_and_resumes(tmp_path):
-    """SIGTERM is what `timeout` sends; without a handler it would end the process in the middle of a step."""
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_run_that_a_batch_system_ends_is_stored_and_resumes(tmp_path, ctrl_c):
+    """SIGTERM is what `timeout` sends; without a handler it would end the process in the middle of a step.
+
+    What a script starts with `&` ignores Ctrl-C, and still gets it.
+    """
     _, whole = Descent().run()
     file = tmp_path / "checkpoint.pt"
-    with pytest.raises(KeyboardInterrupt):
-        Descent(file, happens={7: partial(interrupt, signal.SIGTERM)}).run()
+    before = signal.signal(signal.SIGINT, ctrl_c)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Descent(file, happens={7: partial(interrupt, signal.SIGTERM)}).run()
+        assert signal.getsignal(signal.SIGINT) == ctrl_c
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert torch.load(file, weights_only=True)["step"] == 8
     assert Descent(file).run()[1].losses == whole.losses
 

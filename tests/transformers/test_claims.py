@@ -60,7 +60,7 @@ def rises(when, seeds=None):
     values = np.broadcast_to(values, (*values.shape[:2], 2, 3, 2, values.shape[-1]))
     axes = ("instant", "scale", "layer", "head", "product", "index")
     scales = [1.0, 0.3, 0.1, 0.03, 0.01][: len(when)]
-    coords = {"instant": steps, "product": ["KQ", "VO"], "scale": scales}
+    coords = {"instant": steps, "product": ["KQ", "VO"], "scale": scales, "seed": np.arange(seeds or 1)}
     if seeds is None:
         return xr.Dataset({"singular_value": (axes, values)}, coords)
     whole = np.broadcast_to(values[:, :, None], (*values.shape[:2], seeds, *values.shape[2:]))
@@ -111,3 +111,16 @@ def test_five_scales_in_random_order_are_all_their_orders(seeds, passes):
     assert found == pytest.approx(most)
     assert bool(found >= 0.5) is passes
     assert ratio < 1, "the ends alone are right half of the time"
+
+
+def test_a_seed_that_diverged_counts_and_one_that_an_older_store_has_not_does_not():
+    whole = rises(IN_TURN, 3)
+    whole["leading_singular_value"] = whole["leading_singular_value"].where(whole["seed"] != 1)
+    judge = partial(check, paper="p", where="w", size="gpu")
+    older = rising(whole, "KQ")[0]
+    assert older["seed"].values.tolist() == [0, 2]
+    assert {claim.seeds for claim in incremental_claims(whole, judge)} == {2}
+    loss = xr.DataArray(np.ones((2, 3, 3)), dims=("time", "scale", "seed"), coords={"seed": whole["seed"]})
+    diverged = whole.assign(train_loss=loss.where((loss["seed"] != 1) | (xr.DataArray([0, 1], dims="time") == 0)))
+    assert np.isnan(rising(diverged, "KQ")[0].sel(seed=1)).all()
+    assert {(claim.verdict, claim.seeds) for claim in incremental_claims(diverged, judge)[:2]} == {("fails", 3)}

@@ -162,6 +162,8 @@ def test_folders_whose_images_no_vit_can_read_are_refused(tmp_path):
             (tmp_path / split / name).mkdir(parents=True)
             Image.fromarray(pictures(1, side)[0]).save(tmp_path / split / name / "a.png")
     (tmp_path / "train" / "cat" / ".DS_Store.x").write_text("hidden")
+    (tmp_path / "train" / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "test" / ".cache").mkdir()
     with pytest.raises(SaddlesError, match=r"one size; got \(16, 16, 3\) and \(8, 8, 3\)"):
         load_images(str(tmp_path))
     for split in ("train", "test"):

@@ -224,7 +224,7 @@ def run(
         raise SaddlesError("Give either LAB/NAME (`saddles list` shows them) or --resume.")
     if resume_ is not None:
         if size or seed or set_ or out_ or fresh:
-            raise SaddlesError("A run that is resumed has its own size, seed, settings, folder. Give --resume alone.")
+            raise SaddlesError("A resumed run has its own size, seed, settings and folder. Give --resume without them.")
         folder, work = resume_, lambda: resume(resume_)
     else:
         assert name is not None

@@ -155,7 +155,7 @@ class Experiment(Generic[S]):
     run: Callable[[S, Context], Trajectory]
     claims: Callable[[Trajectory, str], list[Claim]]
     figure: Callable[[Trajectory], Drawing]
-    default: str = "laptop"
+    default: str = ""
     needs: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
     run_many: Callable[[list[S], list[Context]], list[Trajectory]] | None = None
@@ -166,6 +166,9 @@ class Experiment(Generic[S]):
         for what in ("run", "claims", "figure"):
             if not callable(getattr(self, what)):
                 raise SaddlesError.must_be(what, f"a function, in {self.name}", getattr(self, what))
+        rows = self.sizes.values() if isinstance(self.sizes, Mapping) else ()
+        if not rows or not all(isinstance(given, Size) for given in rows):
+            raise SaddlesError.must_be("sizes", f"a dictionary of names and Sizes, in {self.name}", self.sizes)
         for size, given in self.sizes.items():
             if size not in SIZES:
                 raise SaddlesError.must_be("sizes", f"named {', '.join(SIZES)}, in {self.name}", size)
@@ -178,10 +181,10 @@ class Experiment(Generic[S]):
                 except (TypeError, ValueError) as error:
                     what = f"a number, text, a truth value or a list of them, in {self.name}"
                     raise SaddlesError.must_be(key, what, value) from error
+        if not self.default:
+            object.__setattr__(self, "default", "laptop" if "laptop" in self.sizes else next(iter(self.sizes)))
         if self.default not in self.sizes:
-            raise SaddlesError.must_be(
-                "default", f"a size that {self.name} has ({', '.join(self.sizes)})", self.default
-            )
+            raise SaddlesError.must_be("default", f"a size of {self.name} ({', '.join(self.sizes)})", self.default)
 
     @property
     def lab(self) -> str:
@@ -204,9 +207,9 @@ class Experiment(Generic[S]):
     def judge(self, trajectory: Trajectory, size: str) -> list[Claim]:
         """Call `claims`; what it returns must be a list of claims."""
         found = self.claims(trajectory, size)
-        if not isinstance(found, list) or not all(isinstance(claim, Claim) for claim in found):
+        if not isinstance(found, list | tuple) or not all(isinstance(claim, Claim) for claim in found):
             raise self._returns("claims", "a list of claims (`saddles.core.claim.check` makes one)", found)
-        return found
+        return list(found)
 
     def draw(self, trajectory: Trajectory) -> Drawing:
         """Call `figure`; what it returns must be a figure."""
@@ -246,16 +249,13 @@ class Experiment(Generic[S]):
             smallest = min((number for number in usual if isinstance(number, int | float)), default=0.0)
             whole = all(isinstance(number, int) for number in usual)
             low = -math.inf if smallest < 0 else 1 if whole and smallest >= 1 else 0
-            if not whole and smallest > 0 and 0 in numbers:
-                raise SaddlesError.must_be(key, "positive", 0)
+            if not whole and smallest > 0 and min(numbers) <= 0:
+                raise SaddlesError.must_be(key, "positive", min(numbers))
             within = Within(low, max([LARGEST, *(number for number in usual if isinstance(number, int | float))]))
         for number in numbers:
             if not (math.isfinite(number) and within.low <= number <= within.high):
-                what = (
-                    f"at most {within.high:,}"
-                    if within.low == -math.inf
-                    else f"between {within.low:,} and {within.high:,}"
-                )
+                between = f"between {within.low:,} and {within.high:,}"
+                what = f"at most {within.high:,}" if within.low == -math.inf else between
                 raise SaddlesError.must_be(key, what, number)
 
     def fallback(self, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -355,8 +355,8 @@ def _installed() -> tuple[dict[str, Experiment[Any]], tuple[str, ...]]:
             rows = entry.load()
             reason = _misfit(rows, {**_shipped(), **known})
         except (Exception, SystemExit) as error:  # code of others: one broken package must not take the rest down
-            kind = "" if isinstance(error, SaddlesError) else f"{type(error).__name__}: "
-            rows, reason = [], f"{kind}{first_line(error).removesuffix('.')}"
+            words = str(error) if isinstance(error, SaddlesError) else f"{type(error).__name__}: {first_line(error)}"
+            rows, reason = [], words.removesuffix(".")
         if reason:
             whose = f"the package {entry.dist.name}" if entry.dist is not None else "an installed package"
             entry_point = f"entry point `{entry.name} = {entry.value}`"

@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import time
 import traceback
@@ -245,6 +246,7 @@ def _compute(
     def spent() -> float:
         return round(before.get("wall_time_s", 0.0) + time.perf_counter() - began, 3)
 
+    theirs = True  # the functions of the experiment are at work, and not what stores their results
     try:
         with plain_interrupts():
             trajectory = row.compute(settings, context)
@@ -258,6 +260,7 @@ def _compute(
             drawing = row.draw(trajectory)
             if size == "tiny":
                 mark_smoke_test(drawing)
+            theirs = False
             _write_results(folder, trajectory, claims, drawing)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -266,12 +269,18 @@ def _compute(
             write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
         with contextlib.suppress(OSError, SaddlesError):
             pieces.write()
-        if _mistake_of(row, error):
+        if isinstance(error, SaddlesError) and not before and not any((folder / "parts").iterdir()):
+            # Refused before anything was computed: a corrected command may take the same folder.
+            with contextlib.suppress(OSError):
+                (folder / "run.json").unlink()
+                (folder / "parts").rmdir()
+        if _mistake_of(row, error, theirs):
             with contextlib.suppress(OSError):
                 write_text(folder / TRACEBACK, "".join(traceback.format_exception(error)))
             raise SaddlesError(
-                f"{row.name} raised {type(error).__name__}: {first_line(error)}. It is not an experiment of saddles: "
-                f"mend it where {folder / TRACEBACK} says, then resume with --resume {folder}."
+                f"{row.name} raised {type(error).__name__}: {first_line(error).removesuffix('.')}. It is not an "
+                f"experiment of saddles: mend it where {folder / TRACEBACK} says, then resume with --resume "
+                f"{shlex.quote(str(folder))}."
             ) from error
         raise
     digests = {name: digest((folder / name).read_bytes()) for name in FILES + LATER_FILES}
@@ -282,9 +291,15 @@ def _compute(
     return Run(folder, record, claims, computed=True)
 
 
-def _mistake_of(row: Experiment[S], error: BaseException) -> bool:
-    """Whether an error is for the author of an experiment to mend, and no sentence of ours says how."""
-    if row.shipped or isinstance(error, SaddlesError | OSError | MemoryError):
+def _mistake_of(row: Experiment[S], error: BaseException, theirs: bool) -> bool:
+    """Whether an error is for the author of an experiment to mend, and no sentence of ours says how.
+
+    Args:
+        theirs: a function of the experiment raised it. A missing file is its author's then, a full disk is not.
+    """
+    if row.shipped or isinstance(error, SaddlesError | MemoryError):
+        return False
+    if isinstance(error, OSError) and (not theirs or error.errno in FULL):
         return False
     lacking = isinstance(error, ModuleNotFoundError) and extra_for(error) is not None
     return isinstance(error, Exception | SystemExit) and not lacking

@@ -50,7 +50,7 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
         figure, (axes,) = sheet(1, len(panels), 1.2 + 4.4 * len(panels), 4.2)
         for axis, names in zip(axes, panels, strict=True):
             for same, colour in zip(_told_apart(data, names), COLOURS, strict=False):
-                _draw(axis, data, same, clock, colour)
+                _draw(axis, data, same, clock, colour, alone=len(names) == 1)
             _finish(axis, data, names, clock)
     return figure
 
@@ -111,7 +111,10 @@ def _equal(one: xr.Dataset, first: str, second: str) -> bool:
     return one[first].dims == one[second].dims and np.array_equal(one[first], one[second], equal_nan=True)
 
 
-def _draw(axis: Axes, data: Sequence[xr.Dataset], same: Sequence[str], clock: str, colour: str) -> None:
+def _draw(
+    axis: Axes, data: Sequence[xr.Dataset], same: Sequence[str], clock: str, colour: str, alone: bool
+) -> None:  # fmt: skip
+    """Draw what is the same curve under all its names; where it is alone, its components have colours of their own."""
     name, words = same[0], " = ".join(same).replace("_", " ")
     measured = [one for one in data if not is_theory(one)]
     for one in data:
@@ -122,11 +125,11 @@ def _draw(axis: Axes, data: Sequence[xr.Dataset], same: Sequence[str], clock: st
         place = 0 if theory else next(k for k, other in enumerate(measured) if other is one)
         fade = 1.0 - (1.0 - LATER) * place / max(1, len(measured) - 1)
         for k, line in enumerate(lines):
-            several = len(lines) > 1
+            several = len(lines) > 1 and alone  # beside others, a quantity has one colour and its name
             style: dict[str, Any] = dict(THEORY) if theory else {**MEASURED, "alpha": fade}
             if not theory:
                 style |= {"color": COLOURS[k % len(COLOURS)] if several else colour}
-                style |= {"linewidth": 1.6} if several else {}
+                style |= {"linewidth": 1.6} if len(lines) > 1 else {}
             if several:
                 words = "measured" if len(measured) < len(data) else None
             label = None if k or theory or place else words

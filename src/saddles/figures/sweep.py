@@ -20,6 +20,8 @@ MOST = 6
 DECADES = 100
 """Positive numbers whose largest is more than this times the smallest are drawn on a logarithmic scale."""
 
+NO_VERDICT = "no verdict: does not apply, or is no evidence"
+
 TITLE = (58, 3)
 """Characters of a line and lines of a panel's title."""
 
@@ -98,7 +100,7 @@ def _title(trajectory: xr.Dataset, k: int) -> str:
     lines = textwrap.wrap(claim_text(trajectory, k), width)
     cut = [*lines[:most], *(["…"] if len(lines) > most else [])]
     applies = trajectory["claim_holds"].isel(claim=k).notnull().any()
-    return "\n".join([*cut, *([] if applies else ["(does not apply)"])])
+    return "\n".join([*cut, *([] if applies else [f"({NO_VERDICT})"])])
 
 
 def _draw(
@@ -142,7 +144,7 @@ def _line(axis: Axes, values: xr.DataArray, x: str, label: str, claim: xr.Datase
             color=COLOURS[0],
             alpha=0.2,
             linewidth=0,
-            label=f"lowest to highest {' and '.join(map(str, rest))}",
+            label=f"range over {' and '.join(map(str, rest))}",
         )
     axis.plot(places, middle, color=COLOURS[0], marker="o", markersize=4, label="median" if rest else None, **MEASURED)
     if claim is not None:

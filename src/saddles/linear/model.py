@@ -119,8 +119,8 @@ class TwoLayer:
         """Train by `GradientDescent`, `GradientFlow`, or a method of your own.
 
         A flow without times runs until ‖∇C‖_F has fallen to 1 % of its first value, or, where the width cannot fit the
-        cost, until the weights' relative speed has fallen to 0.1 %; the trajectory's status tells if neither happened
-        within the method's steps.
+        cost, until the relative speed of each direction of the weights has fallen to 0.1 %; the trajectory's status
+        tells if neither happened within the method's steps.
 
         Args:
             task: `Denoising` or another task of this lab.

@@ -1,6 +1,7 @@
 """The dynamics of the two-layer network, through its reduced factor."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -8,13 +9,14 @@ from jaxtyping import Array, Bool, Float
 from saddles.linear.observe import Observer, check_finite
 from saddles.linear.task import MatrixTask
 from saddles.solvers.dynamics import Dynamics
-from saddles.solvers.two_layer import Cost, Factor, pushed, represented
+from saddles.solvers.two_layer import Cost, Factor, Matrix, pushed, represented
 
 FITTED = 1e-2
 """A flow has converged when ‖∇C‖_F has fallen to this part of its first value …"""
 
 STILL = 1e-3
-"""… or, where the width cannot fit the cost, when the weights' relative speed has fallen to this part."""
+"""… or, where the width cannot fit the cost, when the speed of its directions, each in units of what is there of
+it (or every saddle would count as the end), has fallen to this part."""
 
 
 def slope(state: Factor, observer: Observer) -> Factor:
@@ -35,24 +37,36 @@ class Converged(eqx.Module):
     """The criterion of convergence that `TwoLayer.simulate` states."""
 
     gradient: Float[Array, ""]
-    speed: Float[Array, ""]
+    pace: Float[Array, ""]
 
     def __call__(self, state: Factor, observer: Observer) -> Bool[Array, ""]:
-        inner, outer = state
         gradient = observer.cost.gradient(represented(state))
         fitted = jnp.linalg.norm(gradient) <= FITTED * self.gradient
-        still = _norm(pushed(state, gradient)) <= STILL * self.speed * _norm(state)
-        narrow = inner.shape[1] < min(inner.shape[0], outer.shape[0])
-        return fitted | still if narrow else fitted
+        return fitted | (_pace(state, gradient) <= STILL * self.pace) if _is_narrow(state) else fitted
+
+
+def _is_narrow(state: Factor) -> bool:
+    inner, outer = state
+    return inner.shape[1] < min(inner.shape[0], outer.shape[0])
+
+
+def _pace(state: Factor, gradient: Matrix) -> Float[Array, ""]:
+    """‖MQ‖_F of L' = ML, L both layers and Q a basis of its columns: a direction that is small yet counts in full.
+
+    The relative speed of the whole is small at every saddle.
+    """
+    layers, change = (jnp.concatenate(blocks) for blocks in (state, pushed(state, gradient)))
+    upper = jnp.linalg.qr(layers, mode="r")
+    return jnp.linalg.norm(jax.scipy.linalg.solve_triangular(upper, change.T, trans=1))
 
 
 @eqx.filter_jit
-def _at_start(state: Factor, cost: Cost) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """Cost, ‖∇C‖_F and relative speed."""
+def _at_start(state: Factor, cost: Cost) -> tuple[Float[Array, ""], ...]:
+    """Cost, ‖∇C‖_F, relative speed, and that of the directions of a narrow network."""
     matrix = represented(state)
     gradient = cost.gradient(matrix)
     speed = _norm(pushed(state, gradient)) / _norm(state)
-    return cost(matrix), jnp.linalg.norm(gradient), speed
+    return cost(matrix), jnp.linalg.norm(gradient), speed, _pace(state, gradient) if _is_narrow(state) else speed
 
 
 def dynamics_of(
@@ -60,6 +74,6 @@ def dynamics_of(
 ) -> Dynamics[Factor, Observer]:
     """The training problem from given weights, ready for a method."""
     state = jnp.asarray(start[0], dtype=precision), jnp.asarray(start[1], dtype=precision)
-    cost, gradient, speed = _at_start(state, observer.cost)
+    cost, gradient, speed, pace = _at_start(state, observer.cost)
     check_finite(cost, task)
-    return Dynamics(state, observer, slope, observe, rested=Converged(gradient, speed), pace=float(1 / speed))
+    return Dynamics(state, observer, slope, observe, rested=Converged(gradient, pace), pace=float(1 / speed))

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from saddles.core.validation import arguments_explained
-from saddles.errors import SaddlesError
+from saddles.core.validation import arguments_explained, is_whole
+from saddles.errors import SaddlesError, first_line
 from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.two_layer import Cost, Matrix
@@ -297,12 +297,13 @@ class MatrixCost:
 
     @in_double_precision
     def __post_init__(self) -> None:
-        if len(self.shape) != 2 or not all(isinstance(n, int | np.integer) and n >= 1 for n in self.shape):
+        sizes = tuple(self.shape) if isinstance(self.shape, Sequence | np.ndarray) else ()
+        if len(sizes) != 2 or not all(is_whole(size) and size >= 1 for size in sizes):
             raise SaddlesError.must_be("shape", "two whole numbers of at least 1, (d_out, d_in)", self.shape)
         try:
             value = jax.eval_shape(self.function, jax.ShapeDtypeStruct(self.shape, jnp.float64))
         except Exception as error:  # the function is the user's: it may raise anything
-            told = next(iter(str(error).splitlines()), "").rstrip(".")
+            told = first_line(error).rstrip(".")
             raise SaddlesError(
                 f"`function` must be a JAX function of a matrix, written with jax.numpy; it fails on one of shape "
                 f"{self.shape} ({type(error).__name__}: {told})."

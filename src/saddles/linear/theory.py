@@ -34,7 +34,8 @@ FITTED = 1e-2
 """A flow has converged when ‖∇C‖_F has fallen to this part of its first value …"""
 
 STILL = 1e-3
-"""… or, where a balanced start has too little rank to fit the cost, when its relative speed has fallen to this part."""
+"""… or, where a balanced start has too little rank to fit the cost, when the speed of its directions, each in units of
+what is there of it (or every saddle would count as the end), has fallen to this part."""
 
 ENOUGH = 10.0
 """Time constants of the slowest mode after which `Aligned` without times ends: e⁻¹⁰ of its distance is left."""
@@ -76,7 +77,7 @@ class LinearTheory(ABC):
         """Predict the run of a `TwoLayer` network, or of any with `start`, `threshold` and `width`.
 
         Without times a flow is followed until ‖∇C‖_F has fallen to 1 % of its first value; of `Balanced`, where A(0)
-        has not full rank and cannot fit the cost, until its relative speed has fallen to 0.1 %.
+        has not full rank and cannot fit the cost, until the relative speed of each direction has fallen to 0.1 %.
 
         Args:
             keep: more to keep: `matrix`, and of `SelfConsistent` and `Balanced` also `gram`, `alignment`, `factor`.
@@ -348,7 +349,7 @@ class _Fitted(eqx.Module, Generic[Args]):
     """‖∇C‖_F has fallen to `FITTED` of its first value; of a state with fewer columns than A, or it stands `STILL`."""
 
     gradient: Float[Array, ""]
-    speed: Float[Array, ""]
+    pace: Float[Array, ""]
     cost: Cost
     slope: Callable[[Array, Args], Array] = eqx.field(static=True)
     matrix: Callable[[Array, Args], Matrix] = eqx.field(static=True)
@@ -358,8 +359,13 @@ class _Fitted(eqx.Module, Generic[Args]):
         fitted = jnp.linalg.norm(gradient) <= FITTED * self.gradient
         if state.shape[1] >= min(gradient.shape):
             return fitted
-        still = jnp.linalg.norm(self.slope(state, args)) <= STILL * self.speed * jnp.linalg.norm(state)
-        return fitted | still
+        return fitted | (_pace_of(state, self.slope(state, args)) <= STILL * self.pace)
+
+
+def _pace_of(state: Array, slope: Array) -> Float[Array, ""]:
+    """‖MQ‖_F of L' = ML, Q an orthonormal basis of L's columns: a direction that is small yet counts in full."""
+    upper = jnp.linalg.qr(state, mode="r")
+    return jnp.linalg.norm(jax.scipy.linalg.solve_triangular(upper, slope.T, trans=1))
 
 
 @eqx.filter_jit
@@ -369,10 +375,12 @@ def _at_start(
     slope: Callable[[Array, Args], Array],
     matrix: Callable[[Array, Args], Matrix],
     cost: Cost,
-) -> tuple[Array, Array]:
-    """‖∇C‖_F and relative speed."""
-    gradient = jnp.linalg.norm(cost.gradient(matrix(state, args)))
-    return gradient, jnp.linalg.norm(slope(state, args)) / jnp.linalg.norm(state)
+) -> tuple[Array, Array, Array]:
+    """‖∇C‖_F, relative speed, and that of the directions where there are fewer than A has."""
+    gradient, moved = cost.gradient(matrix(state, args)), slope(state, args)
+    speed = jnp.linalg.norm(moved) / jnp.linalg.norm(state)
+    narrow = state.shape[1] < min(gradient.shape)
+    return jnp.linalg.norm(gradient), speed, _pace_of(state, moved) if narrow else speed
 
 
 def _ready(
@@ -384,6 +392,6 @@ def _ready(
     cost: Cost,
 ) -> Dynamics[Array, Args]:
     """A theory's dynamics with its criterion of convergence; `matrix(state, args)` is A."""
-    gradient, speed = _at_start(state, args, slope, matrix, cost)
-    rested = _Fitted(gradient, speed, cost, slope, matrix)
+    gradient, speed, pace = _at_start(state, args, slope, matrix, cost)
+    rested = _Fitted(gradient, pace, cost, slope, matrix)
     return Dynamics(state, args, slope, observe, rested=rested, pace=float(1 / speed), title="theory")

@@ -8,7 +8,7 @@ import numpy as np
 
 from saddles.core.run import mark_smoke_test, save_drawing
 from saddles.core.status import Status
-from saddles.figures.sweep import claim_text, claims_over_grid, measure_over_grid
+from saddles.figures.sweep import NO_VERDICT, claim_text, claims_over_grid, measure_over_grid
 from saddles.runtime.files import explained
 from saddles.sweeps.api import Sweep
 
@@ -45,7 +45,7 @@ def _notes(result: Sweep) -> Counter[str]:
 
 
 def _claims(result: Sweep) -> list[str]:
-    """Each claim and in how many cells it holds, of those to which it applies."""
+    """Each claim and in how many cells it holds, of those that have a verdict on it."""
     whole = result.trajectory
     if "claim_holds" not in whole:
         return []
@@ -53,7 +53,7 @@ def _claims(result: Sweep) -> list[str]:
     for k in range(whole.sizes["claim"]):
         holds = whole["claim_holds"].isel(claim=k).values
         judged = np.isfinite(holds)
-        share = f"holds in {int(np.nansum(holds))} of {int(judged.sum())}" if judged.any() else "does not apply"
+        share = f"holds in {int(np.nansum(holds))} of {int(judged.sum())}" if judged.any() else NO_VERDICT
         lines.append(f"  {share}: {claim_text(whole, k)}")
     return lines
 

@@ -29,7 +29,8 @@ def terminated_like_ctrl_c() -> Iterator[None]:
     """Treat SIGTERM, with which `timeout` and batch systems warn, like Ctrl-C."""
     before = signal.getsignal(signal.SIGTERM)
     # Signals are handled in the main thread alone; None is a handler of C, which could not be given back.
-    if threading.current_thread() is not threading.main_thread() or before is None:
+    # One that is ignored stays so.
+    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
         yield
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -199,9 +199,9 @@ def _judge(task: Task, job: Job, result: Trajectory, seconds: float) -> Outcome:
 def pack(trajectory: object, claims: Sequence[Claim]) -> Packed:
     """A trajectory and its claims as plain arrays.
 
-    Claims become `claim_value`, `claim_threshold` and `claim_holds` (1, 0, or NaN where the claim does not apply)
-    along the axis `claim`. Whole numbers and truth values of variables become float64, where NaN can stand for what
-    is missing.
+    Claims become `claim_value`, `claim_threshold` and `claim_holds` (1, 0, or NaN where it does not apply or is no
+    evidence) along the axis `claim`. Whole numbers and truth values of variables become float64, where NaN can stand
+    for what is missing.
     """
     if not isinstance(trajectory, xr.Dataset):
         raise SaddlesError(

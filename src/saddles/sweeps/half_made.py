@@ -18,7 +18,9 @@ def remove_half_made(folder: Path, checksums: Checksums) -> None:
         return  # damaged, and told as that
     for home in [home for home in folder.iterdir() if home.is_dir()]:
         whole = (home / ".zarray").exists() and DIMS in _read(home / ".zattrs")
-        if not whole and f"{home.name}/.zarray" not in listed:
+        # No chunk is written before the names are, so that anything else in it is not of this sweep.
+        ours = all(file.name.startswith((".zarray", ".zattrs")) for file in home.iterdir())
+        if not whole and ours and f"{home.name}/.zarray" not in listed:
             for file in home.iterdir():
                 checksums.note(file.relative_to(folder).as_posix(), None)
             shutil.rmtree(home)

@@ -121,11 +121,12 @@ STOPS = signal.SIGINT, signal.SIGTERM
 def defer_interrupt() -> Iterator[list[int]]:
     """Note the first Ctrl-C or SIGTERM in the list instead of breaking a step in two; a second one breaks at once.
 
-    Outside the main thread, and where Ctrl-C is handled by no Python function, nothing is changed.
+    Outside the main thread nothing is changed, nor a Ctrl-C that no Python function handles: scripts ignore it in what
+    they start with `&`, where SIGTERM still arrives.
     """
     interrupts: list[int] = []
     before = {number: signal.getsignal(number) for number in STOPS}
-    if threading.current_thread() is not threading.main_thread() or not callable(before[signal.SIGINT]):
+    if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
 
@@ -135,7 +136,11 @@ def defer_interrupt() -> Iterator[list[int]]:
         interrupts.append(number)
 
     # One that is ignored stays so, and None is a handler of C, which could not be given back.
-    changed = {number: one for number, one in before.items() if callable(one) or one == signal.SIG_DFL}
+    changed = {
+        number: one
+        for number, one in before.items()
+        if callable(one) or (one == signal.SIG_DFL and number == signal.SIGTERM)
+    }
     for number in changed:
         signal.signal(number, note)
     try:

@@ -211,12 +211,12 @@ def _without_size_limit() -> Iterator[None]:
 def class_files(folder: Path) -> tuple[list[str], dict[str, list[tuple[Path, int]]]]:
     """Classes, and the files of train/CLASS/ and test/CLASS/ (or val/CLASS/), each with the number of its class."""
     last = next((name for name in ("test", "val", "validation") if (folder / name).is_dir()), None)
-    names = sorted(place.name for place in (folder / "train").glob("*") if place.is_dir())
+    names = sorted(place.name for place in (folder / "train").glob("[!.]*") if place.is_dir())
     if not names or last is None:
         raise SaddlesError(f"{folder} must hold train/ and test/ (or val/), each with one folder per class.")
     if len(names) < 2:
         raise SaddlesError(f"{folder / 'train'} must hold two classes or more; it holds {names[0]} alone.")
-    strange = sorted({place.name for place in (folder / last).glob("*") if place.is_dir()} - set(names))
+    strange = sorted({place.name for place in (folder / last).glob("[!.]*") if place.is_dir()} - set(names))
     if strange:
         raise SaddlesError(f"{folder / last} has the class {strange[0]}, which {folder / 'train'} does not have.")
     parts = {}

@@ -51,7 +51,7 @@ class Settings:
     dim: Annotated[int, "rows and columns of the matrix, d"]
     rank: Annotated[int, "rank of the truth A*"]
     decades: Annotated[int, "widths from d to d · 10^decades"]
-    points: Annotated[int, "widths in the scan", Within(2, LARGEST)]
+    points: Annotated[int, "widths in the scan", Within(3, LARGEST)]
     times: Annotated[int, "saved instants"]
     seeds: Annotated[int, "independent tasks and initial weights"]
     costs_dim: Annotated[int, "rows and columns of the matrix for the other costs"] = 20
@@ -65,8 +65,8 @@ def run(settings: Settings, context: Context) -> Trajectory:
     widths = _scan(settings)
     if (widths >= WIDE * dim).sum() < 2:
         raise SaddlesError(
-            f"Two of the widths must be at least {WIDE} d, or the start has no slope; the largest is "
-            f"{widths[-1] / dim:.3g} d. Give more decades, or more points."
+            f"Two of the widths must be at least {WIDE} d, or the start has no slope; {(widths >= WIDE * dim).sum()} "
+            f"of {len(widths)} is, and the largest is {widths[-1] / dim:.3g} d. Give more decades, or more points."
         )
     clock = np.linspace(0.0, 1.0, settings.times)
     with bar("linear/theorem-1", len(seeds) * len(widths)) as progress:

@@ -29,7 +29,9 @@ import numpy as np
 from saddles import figures, networks
 from saddles.core.claim import Claim, check
 from saddles.core.experiment import Context, Drawing, Experiment, Size, Within
+from saddles.core.settings import check_different
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.errors import SaddlesError
 from saddles.networks.phases import crossing, slope_of
 
 PAPER = "tu2024mixed"
@@ -51,12 +53,15 @@ class Settings:
     steps: Annotated[int, "steps of gradient descent"]
     seeds: Annotated[int, "independent starts and draws of images"]
     activation: Annotated[str, "relu, tanh or linear"] = "relu"
-    lowest: Annotated[float, "smallest log10 of the reach κ^(L/2)/s"] = -1.5
+    lowest: Annotated[float, "smallest log10 of the reach κ^(L/2)/s", Within(-10, 10)] = -1.5
     highest: Annotated[float, "largest log10 of the reach", Within(-10, 10)] = 1.5
 
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """All networks of a seed and depth together."""
+    check_different("layers", settings.layers, 1)
+    if settings.lowest >= settings.highest:
+        raise SaddlesError.must_be("lowest", f"below highest={settings.highest:g}", settings.lowest)
     reach = np.linspace(settings.lowest, settings.highest, settings.points)
     seeds = context.seeds(settings.seeds)
     parts = [

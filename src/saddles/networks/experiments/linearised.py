@@ -158,6 +158,8 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
 def _judged(apart: np.ndarray, widths: np.ndarray, expected: float, name: str, size: str) -> list[Claim]:
     """The claims of one kind of network from its distances, (step, seed, width)."""
     judge = partial(check, paper=PAPER, where="lazy limit of wide networks", size=size)
+    order = np.argsort(widths)
+    apart, widths = apart[..., order], widths[order]
     # Not at the end: both runs fit the training data then, and meet again.
     most = apart.max(0)
     exponents = [np.polyfit(np.log(widths), np.log(row), 1)[0] for row in most]

@@ -50,7 +50,7 @@ class Settings:
 
     source: Annotated[str, "images to train on"]
     widths: Annotated[tuple[int, ...], "widths of the embedding"]
-    points: Annotated[int, "initial scales, spaced geometrically"]
+    points: Annotated[int, "initial scales, spaced geometrically", Within(3, LARGEST)]
     layers: Annotated[int, "number of blocks"]
     head: Annotated[int, "width of a head"]
     patches: Annotated[int, "patches along a side of an image"]

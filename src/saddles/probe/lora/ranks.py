@@ -49,8 +49,9 @@ class Rule:
             share = getattr(self, name)
             if share is not None and not (isinstance(share, int | float | np.number) and 0 < share <= 1):
                 raise SaddlesError.must_be(name, "above 0 and at most 1", share)
-        if self.budget is not None and not (is_whole(self.budget) and self.budget > 0):
-            raise SaddlesError.must_be("budget", "a positive number of parameters", self.budget)
+        whole = is_whole(self.budget) or (isinstance(self.budget, float) and self.budget.is_integer())  # 1e6
+        if self.budget is not None and not (whole and self.budget > 0):
+            raise SaddlesError.must_be("budget", "a positive whole number of parameters", self.budget)
         for name in ("max_rank", "round_to"):
             count = getattr(self, name)
             if count is not None:

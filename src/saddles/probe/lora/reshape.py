@@ -197,8 +197,9 @@ def _check_merge(opened: list[Adapter], shares: list[float]) -> None:
                 where = f"{sizes[0]} in {first.place} and {sizes[1]} in {one.place}"
                 raise SaddlesError(f"{module} is {where}. Merge adapters of one base.")
         bases = [a.config.get("base_model_name_or_path") for a in (first, one)]
-        # One model may lie in two places, and two adapters of it may share no module; both at once is no accident.
-        if all(bases) and bases[0] != bases[1] and not one.pairs.keys() & first.pairs.keys():
+        # One model may lie in two places, under one name, and two adapters of it may share no module.
+        other = all(bases) and Path(str(bases[0])).name != Path(str(bases[1])).name
+        if other and not one.pairs.keys() & first.pairs.keys():
             raise SaddlesError(
                 f"{first.place} is for {bases[0]} and {one.place} for {bases[1]}, and they share no module. Merge "
                 "adapters of one base."

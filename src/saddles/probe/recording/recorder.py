@@ -139,18 +139,19 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         """Keep the reference, or resume an earlier recording, and start the backend."""
-        self._begun, self._entered = True, time.perf_counter()
-        if not self._measures:
+        self._entered = time.perf_counter()
+        if self._measures:
+            self._stack, self._lock_held = ExitStack(), ExitStack()
+            with ExitStack() as undo:
+                undo.push(self._lock_held)
+                undo.push(self._stack)
+                if self._journal is not None:
+                    self._lock_held.enter_context(self._journal.held())
+                self._begin()
+                undo.pop_all()
+        else:
             self._copier.take_part()
-            return self
-        self._stack, self._lock_held = ExitStack(), ExitStack()
-        with ExitStack() as undo:
-            undo.push(self._lock_held)
-            undo.push(self._stack)
-            if self._journal is not None:
-                self._lock_held.enter_context(self._journal.held())
-            self._begin()
-            undo.pop_all()
+        self._begun = True
         return self
 
     def _begin(self) -> None:
@@ -364,15 +365,13 @@ class Recorder:
         Args:
             kind: the exception that ended training, None where there was none.
         """
-        if self._finished:
+        if self._finished or not self._begun:  # one that was refused has nothing to end
             return
         self._finished = True
-        # After an error the weights may be in the middle of a step, so only whole steps measured before are kept.
+        # After an error the weights may be in the middle of a step: whole steps measured before are kept.
         last = kind is None and self.at > self._began and not self._is_whole(self.at)
         if not self._measures:
-            if last:
-                self._submit(self.at)
-            return
+            return self._submit(self.at) if last else None
         try:
             if last:
                 self._submit(self.at, whole=True)
@@ -385,9 +384,9 @@ class Recorder:
                 self._stack.close()
                 self._rows.write()
                 self._result = self._rows.tree(self.layout, self._initial, status_after(kind))
-                spent = time.perf_counter() - self._entered
-                self._result.attrs |= {"every": self.every, "waited_s": self.waited, "wall_time_s": round(spent, 3)}
-                self._result.attrs |= {"measures_s": self._extra.seconds} if self._extra.start else {}
+                spent = round(time.perf_counter() - self._entered, 3)
+                facts = {"every": self.every, "waited_s": self.waited, "wall_time_s": spent}
+                self._result.attrs |= facts | ({"measures_s": self._extra.seconds} if self._extra.start else {})
                 self._result.attrs |= suggestion(self._result["modules"].to_dataset())
                 self._rows.finish(self._result)
             self._rows.warn()

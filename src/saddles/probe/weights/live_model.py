@@ -165,6 +165,8 @@ def _speaks_of_heads(config: Mapping[str, object]) -> bool:
 
 def _configuration_of(module: torch.nn.Module) -> dict[str, object]:
     config: Any = getattr(module, "config", None)  # of any library, or the user's own
+    if isinstance(config, type):  # a class, of which the module has no instance
+        return {}
     if hasattr(config, "to_dict"):
         return dict(config.to_dict())
     if dataclasses.is_dataclass(config) and not isinstance(config, type):

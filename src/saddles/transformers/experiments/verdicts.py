@@ -116,7 +116,7 @@ def diffusing(trajectory: xr.Dataset, product: str, early: int = EARLY) -> dict[
 def spectra(trajectory: xr.Dataset, product: str) -> dict[str, np.ndarray]:
     """By how much the normalised spectrum of the change exceeds the initial one at most, of each seed; of the walk."""
     if "spectrum_excess" in trajectory:
-        excess = trajectory["spectrum_excess"].dropna("seed", how="all")  # older seeds of a joined store have none
+        excess = _kept(trajectory, "spectrum_excess")
     else:  # stored before it was kept of every seed
         excess = spectrum_excess(trajectory["singular_value"].isel(instant=-1), trajectory["initial_singular_value"])
     excess = excess.sel(product=product).max(("scale", "layer"), skipna=False)
@@ -143,20 +143,31 @@ def halfway(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
     return begin + part * (steps[place] - begin)
 
 
-def rising(trajectory: xr.Dataset, product: str) -> tuple[np.ndarray, np.ndarray]:
+def _kept(trajectory: xr.Dataset, name: str) -> xr.DataArray:
+    """A variable of every seed but those of which an older store did not keep it; one that diverged counts, as NaN."""
+    values = trajectory[name]
+    known = values.notnull().any([axis for axis in values.dims if axis != "seed"])
+    if "train_loss" in trajectory:
+        known = known | trajectory["train_loss"].isel(time=-1).isnull().any("scale")
+    return values.isel(seed=np.flatnonzero(known))
+
+
+def rising(trajectory: xr.Dataset, product: str) -> tuple[xr.DataArray, xr.DataArray]:
     """Share of neighbours among the leading singular values that rise in order, lateness of the last: (seed, scale).
 
     The second is the median over heads and layers of the step of the last over that of the first.
     """
     if "leading_singular_value" in trajectory:
-        values = trajectory["leading_singular_value"].dropna("seed", how="all")
+        values = _kept(trajectory, "leading_singular_value")
     else:  # stored before they were kept of every seed
         values = trajectory["singular_value"].isel(index=slice(LEADING)).rename(index="leading")
-        values = values if "seed" in values.dims else values.expand_dims("seed")
+        values = values if "seed" in values.dims else values.expand_dims(seed=trajectory["seed"].values[:1])
     values = values.sel(product=product).transpose("instant", "seed", "scale", "layer", "head", "leading")
     when = halfway(values.values.astype(float), trajectory["instant"].values.astype(float))
-    order = (np.diff(when, axis=-1) > 0).mean(axis=(2, 3, 4))
-    return order, np.median(when[..., -1] / when[..., 0], axis=(2, 3))
+    gaps, last = np.diff(when, axis=-1), when[..., -1] / when[..., 0]
+    order = np.where(np.isnan(gaps), np.nan, gaps > 0).mean(axis=(2, 3, 4))
+    first = values.isel(instant=0, layer=0, head=0, leading=0, drop=True)
+    return first.copy(data=order), first.copy(data=np.median(last, axis=(2, 3)))
 
 
 def rising_together(trajectory: xr.Dataset) -> float:
@@ -256,14 +267,14 @@ def incremental_claims(trajectory: Trajectory, judge: Callable[..., Claim]) -> l
     return [
         *(
             judge(f"The {LEADING} leading singular values of Δ{product} rise one after another: share of neighbours in "
-                  "order, worst scale", values=order[product].min(1), relation=">=", threshold=0.75, sizes=LARGE,
-                  null=together, against="weights that diffuse")
+                  "order, worst scale", values=order[product].min("scale", skipna=False), relation=">=", threshold=0.75,
+                  sizes=LARGE, null=together, against="weights that diffuse")
             for product in order
         ),
         *(
             judge(f"Of Δ{product} this is more pronounced at the smallest scale: lateness of the fifth, over that at "
                   "the largest", values=late[product][:, small] / late[product][:, large], relation=">=", threshold=1.0,
-                  sizes=LARGE, null=_luckiest(_ratios(late[product].T)),
+                  sizes=LARGE, null=_luckiest(_ratios(late[product].values.T)),
                   against="scales in random order, luckiest 5 %")
             for product in late
         ),
