@@ -267,7 +267,8 @@ def test_a_trajectory_of_lab_transformers_is_shown_as_a_recording():
     assert page.panels(replace(view, at="scale=2"), found)[0].data[0]["z"][1][2] < last  # a smaller start, a lower rank
     with pytest.raises(RefusedError, match="scale=3"):
         page.panels(replace(view, at="scale=3"), found)
-    assert page.fit(view, found)["at"] == {"scale": ["1", "0.3", "0.1"]}
+    seeds = [str(seed) for seed in found["run"]["seed"].values]
+    assert page.fit(view, found)["at"] == {"scale": ["1", "0.3", "0.1"], "seed": seeds}
 
 
 def test_the_newest_run_opens_by_itself(home):

@@ -63,7 +63,7 @@ def test_a_line_over_one_axis_with_its_spread(labels):
     axis = drawing.axes[0]
     assert axis.get_xlabel() == "name"
     assert axis.lines[0].get_ydata().tolist() == [2, 5]
-    assert {text.get_text() for text in axis.get_legend().get_texts()} == {"median", "lowest to highest seed"}
+    assert {text.get_text() for text in axis.get_legend().get_texts()} == {"median", "range over seed"}
     if isinstance(labels[0], str):
         assert [tick.get_text() for tick in axis.get_xticklabels()] == labels
 
@@ -79,7 +79,8 @@ def test_every_claim_has_a_panel_and_failures_are_marked():
     assert sorted(zip(crosses.get_xdata(), crosses.get_ydata(), strict=True)) == [(1, 2), (2, 2)]
     sweep["claim_holds"] = sweep["claim_holds"].where(sweep["claim"] == "One")
     panels = [axis for axis in claims_over_grid(sweep).axes if axis.get_title(loc="left")]
-    assert [axis.get_title(loc="left") for axis in panels] == ["One", "Two\n(does not apply)"]
+    untold = "Two\n(no verdict: does not apply, or is no evidence)"
+    assert [axis.get_title(loc="left") for axis in panels] == ["One", untold]
 
 
 def test_one_value_is_drawn_too():

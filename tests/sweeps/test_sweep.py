@@ -228,7 +228,7 @@ def test_the_command_tells_and_exits(command):
     assert code == 0, "claims that fail are results"
     assert "6 of 6 cells finished" in out
     assert "holds in 4 of 6: The rate is small" in out
-    assert "does not apply: Never asked" in out
+    assert "no verdict: does not apply, or is no evidence: Never asked" in out
     assert Path("s/figure.png").stat().st_size > 10_000
     code, out, _ = command("toy/grid", "--grid", "trouble=none,error", "--out", "t t", "--on", "serial")
     assert code == 1

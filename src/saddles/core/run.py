@@ -269,8 +269,8 @@ def _compute(
             write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
         with contextlib.suppress(OSError, SaddlesError):
             pieces.write()
-        if isinstance(error, SaddlesError) and not before and not any((folder / "parts").iterdir()):
-            # Refused before anything was computed: a corrected command may take the same folder.
+        nothing = theirs and not before and not pieces.short and not any((folder / "parts").iterdir())
+        if isinstance(error, SaddlesError) and nothing:  # refused; a corrected command may take the same folder
             with contextlib.suppress(OSError):
                 (folder / "run.json").unlink()
                 (folder / "parts").rmdir()
