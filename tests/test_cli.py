@@ -236,8 +236,8 @@ def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
         (["run", "concepts/breakdown", *TINY, "--set", "widths=4"], "`widths` must be 2 or more different numbers"),
         (["run", "concepts/breakdown", *TINY, "--set", "starts=2"], "`starts` must be between 10 and"),
         (["run", "networks/linearised", *TINY, "--set", "widths=8"], "`widths` must be 2 or more different numbers"),
-        (["run", "diagonal/figure-2", *TINY, "--set", "decades=2,3,4"], "two or more are at least 4; got [2, 3, 4]"),
-        (["run", "diagonal/figure-2", *TINY, "--set", "sgd=1"], "`sgd` must be numbers of which two or more"),
+        (["run", "diagonal/figure-2", *TINY, "--set", "decades=4,4"], "`decades` must be 1 or more different numbers"),
+        (["run", "diagonal/figure-2", *TINY, "--set", "sgd=4,4"], "`sgd` must be 1 or more different numbers"),
         (["run", "incontext/order", *TINY, "--set", "dim=1"], "between 2 and"),
         (["run", "incontext/conjecture", *TINY, "--set", "dim=1"], "between 2 and"),
         (["run", "incontext/modular-addition", *TINY, "--set", "modulus=1"], "between 3 and"),
@@ -330,7 +330,9 @@ def test_reproduce_writes_one_page_without_network(command, tmp_path):
 def test_ctrl_c_keeps_finished_parts_and_tells_how_to_go_on(tmp_path, number):
     """A real process and signal (`timeout` sends SIGTERM): exit code 130, how to go on, and nothing done twice."""
     (tmp_path / "my data").mkdir()
-    words = [sys.executable, "-m", "saddles", "run", "linear/trade-off", *TINY, "--set", "seeds=40", "--out", "here"]
+    # Pieces of any length are stored at once: on a fast machine with a warm cache none of these takes a second.
+    begin = "import runpy, saddles.core.run as run; run.SHORT = 0.0; runpy.run_module('saddles', run_name='__main__')"
+    words = [sys.executable, "-c", begin, "run", "linear/trade-off", *TINY, "--set", "seeds=40", "--out", "here"]
     words += ["--data", "my data"]
     process = subprocess.Popen(
         words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from saddles.core.claim import check, compared, null_in_words, read_claims, write_claims
+from saddles.core.claim import check, compared, null_in_words, read_claims, too_few, write_claims
 
 WORDS = {"paper": "someone2024", "where": "equation (1)", "size": "laptop"}
 
@@ -36,6 +36,11 @@ def test_asserted_only_at_its_sizes():
 def test_a_broken_assumption_is_the_reason():
     claim = check("it is so", values=9.0, relation="<=", threshold=1.0, not_applicable="rank-deficient", **WORDS)
     assert (claim.verdict, claim.reason) == ("not_applicable", "rank-deficient")
+
+
+def test_too_few_values_are_the_reason():
+    assert too_few("`starts`", np.array([0.1, 0.2])) == ""
+    assert too_few("`starts`", [0.1, 0.1]) == "it compares 2 or more `starts`, and got 1"
 
 
 def test_file_has_exactly_the_promised_keys(tmp_path):

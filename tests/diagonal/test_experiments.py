@@ -39,6 +39,25 @@ def test_other_tiny_runs_finish(row, tmp_path):
     assert claims
 
 
+def test_one_scale_is_drawn_and_its_slopes_do_not_apply():
+    for row in EXPERIMENTS:
+        if row.name in ("diagonal/figure-2", "diagonal/figure-8-9"):
+            alone = {"sgd": (4,), "deep": (32,), "order_stages": 2, "seeds": 1} if row.name.endswith("2") else {}
+            settings = row.settings("tiny", {"decades": (8,), "stages": 2, "points": 21, **alone})
+            claims = row.claims(row.run(settings, Context(seed=0, size="tiny")), "laptop")
+            slopes = [claim for claim in claims if "slope" in claim.claim]
+            assert {claim.reason[:21] for claim in slopes} == {"it compares 2 or more"}
+            assert len(slopes) < len(claims)
+
+
+def test_sgd_from_large_starts_has_fewer_steps_than_the_curves_have_instants():
+    row = next(one for one in EXPERIMENTS if one.name == "diagonal/figure-2")
+    short = {"sgd": (1,), "decades": (8,), "stages": 1, "deep": (32,), "order_stages": 1, "seeds": 1}
+    losses = row.run(row.settings("tiny", short), Context(seed=0, size="tiny"))["sgd_loss"]
+    assert np.isfinite(losses).all()
+    assert len(np.unique(losses)) < losses.sizes["time"]
+
+
 def test_sizes_are_complete():
     assert {row.name for row in EXPERIMENTS} == {
         f"diagonal/{name}"

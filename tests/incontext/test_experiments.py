@@ -17,17 +17,31 @@ from saddles.incontext.experiments import order, rank
         ("order", {"dim": 1}, "`dim` must be between 2 and"),
         ("conjecture", {"dim": 1}, "`dim` must be between 2 and"),
         ("modular-addition", {"modulus": 2}, "`modulus` must be between 3 and"),
-        ("rank", {"starts": [1e-3]}, "`starts` must be 2 or more different numbers"),
-        ("softmax", {"starts": (0.1, 0.1)}, "`starts` must be 2 or more different numbers"),
+        ("rank", {"starts": []}, "`starts` must be 1 or more different numbers"),
+        ("softmax", {"starts": (0.1, 0.1)}, "`starts` must be 1 or more different numbers"),
         ("softmax", {"eigenvalues": (1.0,)}, "`eigenvalues` must be 2 or more different numbers"),
         ("lazy-active", {"thresholds": ()}, "`thresholds` must be 1 or more different numbers"),
-        ("lazy-active", {"widths": (1e3,)}, "`widths` must be 2 or more different numbers"),
-        ("finite-prompts", {"batches": ()}, "`batches` must be 2 or more different numbers"),
+        ("lazy-active", {"widths": ()}, "`widths` must be 1 or more different numbers"),
+        ("finite-prompts", {"batches": ()}, "`batches` must be 1 or more different numbers"),
     ],
 )
 def test_settings_that_leave_nothing_to_compare_are_refused(tmp_path, name, changes, words):
     with pytest.raises(SaddlesError, match=words):
         run_experiment(f"incontext/{name}", size="tiny", changes=changes, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "compared"),
+    [
+        ("rank", {"starts": [1e-2]}, 2),
+        ("softmax", {"starts": (0.2,)}, 1),
+        ("lazy-active", {"widths": (1e3,), "dim": 2, "prompts": 100}, 1),
+        ("finite-prompts", {"batches": (16,), "steps": 50}, 1),
+    ],
+)
+def test_one_of_a_kind_is_drawn_and_only_claims_that_compare_several_do_not_apply(tmp_path, name, changes, compared):
+    run = run_experiment(f"incontext/{name}", size="tiny", changes=changes, out=tmp_path / "run")
+    assert sum("it compares 2 or more" in claim.reason for claim in run.claims) == compared < len(run.claims)
 
 
 def test_a_direction_is_learned_when_half_of_it_is_there():

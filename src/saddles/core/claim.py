@@ -98,6 +98,18 @@ def check(
     )  # fmt: skip
 
 
+def too_few(name: str, values: Sequence[float] | np.ndarray, least: int = 2) -> str:
+    """Why a claim on how something changes along a setting is not applicable, or nothing where it is.
+
+    Args:
+        name: what they are, in the plural.
+        values: those that the claim compares.
+        least: how many different ones it needs.
+    """
+    count = len(set(np.asarray(values).tolist()))
+    return "" if count >= least else f"it compares {least} or more {name}, and got {count}"
+
+
 def _numbers(name: str, given: ArrayLike) -> np.ndarray:
     try:
         return np.atleast_1d(np.asarray(given, dtype=float)).ravel()

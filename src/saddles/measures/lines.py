@@ -30,6 +30,14 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> Line:
     return Line(*(float(number) for number in numbers))
 
 
+def slope(x: ArrayLike, y: ArrayLike) -> np.ndarray:
+    """Least-squares slope of y, or of each of its columns, against x; NaN where there are no two different x."""
+    across, rows = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if len(np.unique(across)) < 2:
+        return np.full(rows.shape[1:], np.nan)
+    return np.asarray(np.polyfit(across, rows, 1)[0])
+
+
 def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
     """Spearman's ρ: 1 where both have the same order, −1 where the order is reversed; equal values share their rank.
 

@@ -5,8 +5,9 @@ A training step is about a thousand small kernels: launched one by one, those of
 fixed places before each replay, so what a step sees is still a function of its number.
 """
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -53,8 +54,7 @@ class Replay:
         # Warm-ups run on a stream of their own: work on the default stream must not mix with a capture.
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*capturable")  # AdamW wonders why it is not captured yet
+        with torch.cuda.stream(side), _without_remarks():
             for _ in range(WARM_UPS):
                 work(*self.inputs)
         torch.cuda.current_stream().wait_stream(side)
@@ -68,6 +68,15 @@ class Replay:
             place.copy_(value)
         self.graph.replay()
         return self.result
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    """No warnings of torch about itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*capturable")  # AdamW wonders why it is not captured yet
+        warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # how torch 2.11 compiles a loss
+        yield
 
 
 def captured(work: Work, examples: Sequence[Tensor], optimiser: torch.optim.Optimizer | None = None) -> Work:

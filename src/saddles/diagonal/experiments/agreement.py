@@ -10,7 +10,6 @@ import xarray as xr
 from saddles import diagonal, measures
 from saddles.core.dispatch import predict, simulate
 from saddles.core.trajectory import Trajectory, make_trajectory
-from saddles.errors import SaddlesError
 from saddles.measures.activations import clock_of
 
 PAPER = "boix2023rank"
@@ -116,9 +115,3 @@ def _log_scale_at(flow: xr.Dataset, when: float) -> np.ndarray:
 def stairs(predicted: xr.Dataset, clock: np.ndarray) -> xr.Dataset:
     """A prediction on another clock: constant from stage to stage."""
     return predicted.isel(time=np.searchsorted(clock_of(predicted), clock, side="right") - 1)
-
-
-def check_scales(name: str, decades: Sequence[int], least: int) -> None:
-    """Refuse scales α = 10^−decades of which no slope can be fitted, from the least one on."""
-    if len({one for one in decades if one >= least}) < 2:
-        raise SaddlesError.must_be(name, f"numbers of which two or more are at least {least}", list(decades))

@@ -37,9 +37,10 @@ import numpy as np
 import xarray as xr
 
 from saddles import diagonal, figures
-from saddles.core.claim import Claim, check
+from saddles.core.claim import Claim, check, too_few
 from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context, Experiment, Size
+from saddles.core.settings import check_different
 from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.diagonal.experiments.agreement import (
@@ -47,11 +48,11 @@ from saddles.diagonal.experiments.agreement import (
     PAPER,
     agreement_with_another_teacher,
     at_scale,
-    check_scales,
     compare_stages,
     stairs,
 )
 from saddles.diagonal.experiments.linear import design
+from saddles.measures.lines import slope
 from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class CurvesAndOrder(Curves):
 
 def run_figure_2(settings: CurvesAndOrder, context: Context) -> Trajectory:
     """Curves of one teacher at all α, and stage tables of several teachers."""
-    check_scales("sgd", settings.sgd, SMALL)
+    check_different("sgd", settings.sgd, 1)
     seeds = context.seeds(settings.seeds)
     whole = curves(settings, context, seeds[0])
     model = diagonal.AttentionHead(settings.order_dim)
@@ -129,7 +130,8 @@ def _sgd(settings: CurvesAndOrder, context: Context, seed: int, clock: np.ndarra
         small = at_scale(model, decades)
         steps = int(np.ceil(clock[-1] * decades * np.log(10) / RATE)) + 1
         make = partial(simulate, small, task, diagonal.Descent(RATE, steps, BATCH), times=clock, seed=seed)
-        losses.append(context.part(f"sgd-{decades}", make)["loss"].values)
+        run = context.part(f"sgd-{decades}", make)
+        losses.append(run["loss"].sel(time=clock, method="nearest").values)  # at large α several instants are one step
     return np.stack(losses, axis=1)
 
 
@@ -174,7 +176,7 @@ def written_out(task: "diagonal.TeacherStudent", weights: np.ndarray, axis: int 
 
 def curves(settings: Curves, context: Context, seed: int) -> Trajectory:
     """Loss and weights against rescaled time for every α of one teacher, beside the prediction."""
-    check_scales("decades", settings.decades, SMALL)
+    check_different("decades", settings.decades, 1)
     model = diagonal.AttentionHead(settings.dim)
     task = diagonal.TeacherStudent(model, settings.samples, settings.tokens, seed)
     theory = diagonal.Incremental(settings.stages + 1, until=settings.until)
@@ -228,7 +230,7 @@ def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
     rates = [np.mean(agrees[i][firm[i]]) if firm[i].any() else np.nan for i in range(len(agrees))]
     total = f"{int((agrees & firm).sum())} of {int(firm.sum())} qualifying stages of {firm.size}"
     judge = partial(check, paper=PAPER, where="Theorem 4.1, Figure 2", size=size)
-    late = "stages predicted 10 % late"
+    late, deep = "stages predicted 10 % late", too_few("`deep`", trajectory["deep"].values)
     return [
         judge(
             "Loss curves converge to the predicted staircase: log-log slope of their distance against log(1/α)",
@@ -237,6 +239,7 @@ def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=-0.5,
             null=_slope(trajectory, distance(trajectory, LATE)),
             against=late,
+            not_applicable=_too_few(trajectory["decade"], "decades"),
         ),
         judge(
             f"Coordinate and sign of every stage whose margin exceeds 2 max|log p₀, q₀|/log(1/α) are as predicted "
@@ -254,6 +257,7 @@ def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=0.1,
             null=np.abs(_slopes(abs((1 + trajectory["time_error"]) / LATE - 1)) + 1),
             against=late,
+            not_applicable=deep,
         ),
         judge(
             "Log-scale weights at the stages tend to b: median log-log slope of the largest error against log(1/α)",
@@ -263,6 +267,7 @@ def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
             threshold=-0.5,
             null=_slopes(trajectory["scale_error"] + OFF),
             against="weights predicted off by 0.1",
+            not_applicable=deep,
         ),
         judge(
             "The finite-α form gives the time of the first activation: relative error at the largest of these α",
@@ -289,7 +294,7 @@ def claims_figure_8_9(trajectory: Trajectory, size: str) -> list[Claim]:
         result.append(check(
             f"Weights of {words} tend to the predicted trajectory: log-log slope of their distance against log(1/α)",
             paper=PAPER, where=where, values=value, relation="<=", threshold=-0.5, size=size, null=null,
-            against="stages predicted 10 % late",
+            against="stages predicted 10 % late", not_applicable=_too_few(trajectory["decade"], "decades"),
         ))  # fmt: skip
     result.append(check(
         "The head is that of equation (1), written out: largest difference of a loss along the flow, over the first",
@@ -311,6 +316,7 @@ def _claims_sgd_and_support(trajectory: Trajectory, judge: Callable[..., Claim],
             threshold=-0.5,
             null=_slope(trajectory, distance(sgd, LATE), "sgd"),
             against=late,
+            not_applicable=_too_few(trajectory["sgd"], "sgd"),
         ),
         judge(
             f"No coordinate ever leaves the support: exits in {int(trajectory['stages'])} stages of small heads",
@@ -328,7 +334,12 @@ def _slope(trajectory: xr.Dataset, distances: np.ndarray, scales: str = "decade"
     """Log-log slope of a distance against log(1/α), one distance per decade."""
     decades = trajectory[scales].values.astype(float)
     small = decades >= SMALL
-    return float(np.polyfit(np.log(decades[small]), np.log(distances[small]), 1)[0])
+    return float(slope(np.log(decades[small]), np.log(distances[small])))
+
+
+def _too_few(decades: xr.DataArray, name: str) -> str:
+    """Why no slope is judged, where there are fewer than two small scales."""
+    return too_few(f"`{name}` from {SMALL} on", decades.values[decades.values >= SMALL])
 
 
 def _slopes(errors_by_scale: xr.DataArray) -> np.ndarray:
@@ -338,7 +349,7 @@ def _slopes(errors_by_scale: xr.DataArray) -> np.ndarray:
     for errors in errors_by_scale.transpose("seed", "deep", "order_stage").values:
         whole = np.isfinite(errors).all(axis=0) & (errors > 0).all(axis=0)
         if whole.any():
-            result.append(np.median(np.polyfit(clock, np.log(errors[:, whole]), 1)[0]))
+            result.append(np.median(slope(clock, np.log(errors[:, whole]))))
     return np.array(result)
 
 

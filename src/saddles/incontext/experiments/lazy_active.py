@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 
 from saddles import figures, incontext
-from saddles.core.claim import Claim, check
+from saddles.core.claim import Claim, check, too_few
 from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.settings import check_different
@@ -36,7 +36,7 @@ class Settings:
 def run(settings: Settings, context: Context) -> Trajectory:
     """Loss of flow and theory over time, for every σ²w, width and seed."""
     check_different("thresholds", settings.thresholds, 1)
-    check_different("widths", settings.widths)
+    check_different("widths", settings.widths, 1)
     task = incontext.Regression(np.linspace(1.0, 0.2, settings.dim), settings.prompt)
     seeds, rows = context.seeds(settings.seeds), 61
     shape = (rows, len(settings.thresholds), len(settings.widths), len(seeds))
@@ -107,6 +107,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
             paper=PAPER, where="equation (1)", size=size, relation="<=", threshold=0.5,
             values=(gap.isel(width=-1).max("threshold") / gap.isel(width=0).max("threshold")).values,
             against="none: the narrowest width is what it is compared with",
+            not_applicable=too_few("`widths`", gap["width"].values),
         ),
         check(
             "The exact loss is the error on fresh prompts: largest relative difference at the end",
