@@ -114,9 +114,9 @@ def test_work_elsewhere_has_bars_of_its_own(pair, tmp_path, monkeypatch):
     seen: list[tuple[str, bool]] = []
 
     class Seen(progress.Bar):
-        def __init__(self, title, total, silent=False):
+        def __init__(self, title, total, display=None):
             seen.append((title, bool(progress._open_bars)))
-            super().__init__(title, total, silent)
+            super().__init__(title, total, display)
 
     plan = lora_plan(*pair, max_rank=2)
     monkeypatch.setattr(progress, "Bar", Seen)

@@ -1,36 +1,145 @@
-"""Bars that say something before the first unit of work is done."""
+"""Progress on terminals, in notebooks and in logs."""
 
 import io
+import os
+import subprocess
+import sys
 import time
 
+import nbformat
+import pytest
+from nbclient import NotebookClient
 from rich.console import Console
 
-from saddles.runtime import progress
+from saddles.runtime import displays, progress
+from saddles.runtime.displays import BEFORE, Log, State, Terminal, display_here
+from saddles.runtime.workers import Worker
 
 
-def _screen(monkeypatch):
+@pytest.fixture
+def screen(monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(displays, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
     return screen
 
 
-def test_a_bar_shows_before_anything_is_done(monkeypatch):
-    screen = _screen(monkeypatch)
-    monkeypatch.setattr(progress, "PATIENCE", 0.01)
-    one = progress.Bar("linear/figure-1", 10)
-    time.sleep(0.3)
-    assert "linear/figure-1" in screen.getvalue()
-    assert progress.BEFORE in screen.getvalue()
+def _shown(screen, text):
+    """Whether a text comes to be on the screen."""
+    end = time.monotonic() + 10
+    while text not in screen.getvalue() and time.monotonic() < end:
+        time.sleep(0.01)
+    return text in screen.getvalue()
+
+
+def test_a_bar_shows_before_anything_is_done(screen, monkeypatch):
+    monkeypatch.setattr(Terminal, "first", 0.01)
+    one = progress.Bar("linear/figure-1", 10, Terminal())
+    assert _shown(screen, "linear/figure-1")
+    assert _shown(screen, BEFORE)
     one.advance(4)
-    time.sleep(0.3)
+    assert _shown(screen, "4/10")
+    one.print("a line", pytest.fail)
+    assert _shown(screen, "a line")
     one.close()
-    assert "4/10" in screen.getvalue()
 
 
-def test_short_work_shows_nothing(monkeypatch):
-    screen = _screen(monkeypatch)
-    one = progress.Bar("quick", 1)
+def test_short_work_shows_nothing(screen):
+    one = progress.Bar("quick", 1, Terminal())
     one.advance()
+    said = []
+    one.print("a line", said.append)
     one.close()
-    time.sleep(progress.PATIENCE + 0.2)
-    assert screen.getvalue() == ""
+    time.sleep(Terminal.first + 0.2)
+    assert (screen.getvalue(), said) == ("", ["a line"])
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        (State("a", 0.0, 10, 5.0, ""), f"a: 0/10, {BEFORE}"),
+        (State("a", 4.0, 10, 8.0, "1 failed"), "a: 4/10, 0.5/s, 1 failed, ends in 0:00:12"),
+        (State("a", 1500.0, 90000, 3600.0, ""), "a: 1,500/90,000, 0.417/s, ends in 59:00:00"),
+        (State("flow", 0.25, 1.0, 30.0, ""), "flow: 25 %, ends in 0:01:30"),
+        (State("flow", 2.0, 1.0, 30.0, "late"), "flow: 100 %, late, ends in 0:00:00"),
+    ],
+)
+def test_a_line_tells_what_is_done_and_when_it_ends(state, line):
+    assert state.line == line
+
+
+def test_a_log_gets_a_line_a_minute(capsys, monkeypatch):
+    monkeypatch.setattr(Log, "_last", time.monotonic())
+    log = Log()
+    log.show(State("linear/figure-1", 3.0, 10, 9.0, ""))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(Log, "_last", time.monotonic() - Log.minute)
+    log.show(State("linear/figure-1", 3.0, 10, 9.0, ""))
+    log.show(State("linear/figure-1", 4.0, 10, 9.1, ""))
+    assert capsys.readouterr().err == "linear/figure-1: 3/10, 0.333/s, ends in 0:00:21\n"
+
+
+def test_a_log_that_nobody_reads_stops_nothing(monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    monkeypatch.setattr(Log, "_last", time.monotonic() - Log.minute)
+    Log().show(State("linear/figure-1", 3.0, 10, 9.0, ""))
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind"),
+    [
+        ({}, Log),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, Log),
+        ({"RANK": "1"}, Log),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, type(None)),
+        ({"SADDLES_PROGRESS": "off"}, type(None)),
+    ],
+)
+def test_one_process_of_several_shows_progress(monkeypatch, environment, kind):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert type(display_here()) is kind
+
+
+def _display_of_a_worker(_):
+    return lambda _: type(display_here()).__name__
+
+
+def test_workers_show_nothing():
+    worker = Worker(_display_of_a_worker, None)
+    assert worker.call(None) == "NoneType"
+    worker.close()
+
+
+def test_inside_another_bar_nothing_is_shown(monkeypatch):
+    monkeypatch.setattr(progress, "display_here", pytest.fail)
+    monkeypatch.setattr(progress, "_open_bars", [progress.Bar("outer", 1)])
+    with progress.bar("inner", 1) as inner:
+        inner.advance()
+
+
+def test_a_notebook_shows_one_line_that_goes(tmp_path):
+    cell = (
+        "import time\nfrom saddles.runtime.displays import Notebook\nfrom saddles.runtime.progress import bar\n"
+        "Notebook.first = Notebook.every = 0.01\nseen = []\nshow = Notebook.show\n"
+        "Notebook.show = lambda self, state: (seen.append(state.line), show(self, state))\n"
+        "with bar('flow', 4) as progress:\n    while len(seen) < 3:\n        time.sleep(0.01)\n"
+        "    progress.advance(2)\n    while '2/4' not in seen[-1]:\n        time.sleep(0.01)\n"
+        "print(seen[-1])"
+    )
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    NotebookClient(book, timeout=120, kernel_name="python3").execute()
+    line, printed = book.cells[0].outputs
+    assert (line.output_type, line.data) == ("display_data", {"text/plain": ""})
+    assert printed.text.startswith("flow: 2/4, ")
+
+
+def test_a_terminal_is_told_from_a_log():
+    words = "from saddles.runtime.displays import display_here as d; print(type(d()).__name__)"
+    ours, theirs = os.openpty()
+    for where, kind in ((subprocess.PIPE, Log), (theirs, Terminal)):
+        ran = subprocess.run([sys.executable, "-c", words], stdout=subprocess.PIPE, stderr=where, text=True, check=True)
+        assert ran.stdout == f"{kind.__name__}\n"
+    os.close(ours)
+    os.close(theirs)

@@ -21,8 +21,7 @@ from saddles.core.run import run_experiment
 from saddles.core.status import Ending, Status
 from saddles.errors import SaddlesError
 from saddles.report.sweep import summary
-from saddles.runtime.progress import Bar
-from saddles.sweeps import scheduler
+from saddles.runtime import progress
 from saddles.sweeps.api import read_sweep, sweep
 from saddles.sweeps.store import Store
 
@@ -112,19 +111,17 @@ def test_failed_cells_are_recorded_and_retried_on_request(log, monkeypatch):
     assert again.trajectory["cell_done"].values.tolist() == [[1, 1], [1, 1]]
 
 
-def test_progress_is_told_where_no_bar_is_shown(monkeypatch):
-    monkeypatch.setattr(scheduler, "REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(scheduler, "COMMIT_SECONDS", 0.0)
-    said = []
-    sweep(ROW, {"trouble": ["error", "none"]}, seeds=2, out="s", on="serial", say=said.append)
-    assert re.fullmatch(r"4 of 4 cells, 2 failed, [\d.e+]+/s, 0 min left", said[-1])
+def test_progress_tells_cells_and_failures(monkeypatch):
+    told = []
 
+    class Seen(progress.Bar):
+        def reach(self, done):
+            super().reach(done)
+            told.append(self.state.line)
 
-def test_the_bar_tells_failures():
-    shown = Bar("cells", 4)
-    shown.advance()
-    shown.say("3 failed")
-    assert re.fullmatch(r"[\d.e+]+/s, 3 failed", shown._rate())
+    monkeypatch.setattr(progress, "Bar", Seen)
+    sweep(ROW, {"trouble": ["error", "none"]}, seeds=2, out="s", on="serial")
+    assert re.fullmatch(r".*, cells: 4/4, [\d.e+]+/s, 2 failed, ends in 0:00:00", told[-1])
 
 
 def test_claims_that_cannot_be_judged_leave_the_numbers():

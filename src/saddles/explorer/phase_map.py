@@ -114,7 +114,11 @@ class PhaseMaps:
             if self._closed:
                 return
             process = self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, start_new_session=True
+                command,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, "SADDLES_PROGRESS": "off"},
             )
         with process:
             for line in process.stdout or ():

@@ -80,7 +80,7 @@ def reproduce(
     jobs = [Job(row.name, here, seed, root) for row, here in zip(rows, sizes, strict=True)]
     seconds = [row.sizes[here].seconds for row, here in zip(rows, sizes, strict=True)]
     failed = 0
-    with bar("reproduce", sum(seconds)) as progress, _runner(rows, workers or len(gpus()) or cores()) as submit:
+    with bar("reproduce", float(sum(seconds))) as progress, _runner(rows, workers or len(gpus()) or cores()) as submit:
         # The longest first: a long one that begins last would run alone.
         order = sorted(range(len(rows)), key=lambda place: -seconds[place])
         places = {submit(rows[place], jobs[place]): place for place in order}

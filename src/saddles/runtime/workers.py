@@ -93,7 +93,7 @@ class Worker(Generic[Message, Answer]):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "saddles.runtime.workers", str(other.fileno()), str(os.getpid())],
                 pass_fds=[other.fileno(), *files],
-                env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+                env={**os.environ, "PYTHONPATH": path, "SADDLES_PROGRESS": "off", **(environment or {})},
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which decides what ends
             )
         with contextlib.suppress(OSError):  # it ended already: the first call tells

@@ -108,7 +108,7 @@ def sweep(
         resume: folder of a sweep to resume.
         retry: compute failed cells again.
         accept_changes: resume although the experiment's settings or the versions of packages have changed.
-        say: gets a line of progress now and then where no bar is shown.
+        say: gets what a cluster has to tell, such as that it waits for workers.
 
     Returns the `Sweep`; failed cells are recorded, not raised. Ctrl-C keeps every finished cell.
     """
@@ -157,7 +157,7 @@ def run_plan(
                 assert plan is not None
                 create(plan, place)
                 store = Store(place, plan.experiment)
-            _compute(store, engine, versions, retry, say)
+            _compute(store, engine, versions, retry)
     return read_sweep(place)
 
 
@@ -176,7 +176,7 @@ def read_sweep(folder: Folder) -> Sweep:
     return Sweep(place, facts, read_rows(place, facts["cells"]))
 
 
-def _compute(store: Store, engine: Engine[Outcome], versions: Mapping[str, str] | None, retry: bool, say: Say) -> None:
+def _compute(store: Store, engine: Engine[Outcome], versions: Mapping[str, str] | None, retry: bool) -> None:
     with store:
         plan, cells = store.plan, store.pending(retry)
         jobs = tuple(Job(cell.number, plan.cell_settings(cell), cell.seed) for cell in cells)
@@ -184,7 +184,7 @@ def _compute(store: Store, engine: Engine[Outcome], versions: Mapping[str, str] 
         began, status = time.perf_counter(), Status(Ending.STOPPED)
         try:
             with terminated_like_ctrl_c(), bar(f"{plan.experiment.name}, cells", len(cells)) as shown:
-                Scheduler(store, task, engine, shown, say).run()
+                Scheduler(store, task, engine, shown).run()
             status = FINISHED
         except KeyboardInterrupt:
             status = Status(Ending.INTERRUPTED)

@@ -8,7 +8,7 @@ times has failed.
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from saddles.core.engines.engine import Engine, TaskLostError, TaskOverrunError
@@ -36,13 +36,8 @@ COMMIT_BYTES = 2**26
 DEATHS = 3
 """Workers that a cell may kill before it has failed."""
 
-REPORT_SECONDS = 60.0
-"""Time between lines of progress where no bar is shown."""
-
 SHORTEST = 1e-6
 """Seconds that a cell takes at least, so that a pace is never zero."""
-
-Say = Callable[[str], None]
 
 
 class JobQueue:
@@ -92,13 +87,13 @@ class JobQueue:
 class Scheduler:
     """One pass over the cells of a task."""
 
-    def __init__(self, store: Store, task: Task, engine: Engine[Outcome], bar: Bar, say: Say) -> None:
-        self._store, self._engine, self._bar, self._say = store, engine, bar, say
-        self._queue, self._total = JobQueue(task, engine.slots), len(task.jobs)
+    def __init__(self, store: Store, task: Task, engine: Engine[Outcome], bar: Bar) -> None:
+        self._store, self._engine, self._bar = store, engine, bar
+        self._queue = JobQueue(task, engine.slots)
         self._running: dict[Future[list[Outcome]], Task] = {}
         self._arrived: list[Outcome] = []
         self._deaths: Counter[int] = Counter()
-        self._began = self._committed = self._reported = time.monotonic()
+        self._committed = time.monotonic()
         self._done = self._failed = 0
         self._warned: set[str] = set()
 
@@ -160,21 +155,12 @@ class Scheduler:
         self._failed += sum(row["status"] == Ending.FAILED for row in rows)
         self._bar.say(f"{self._failed} failed" if self._failed else "")
         self._bar.reach(float(self._done))
-        if self._bar.silent and self._committed - self._reported > REPORT_SECONDS:
-            self._reported = self._committed
-            self._say(self._progress())
         self._warn({o.shared_error for o in arrived if o.shared_error} - self._warned)
 
     def _warn(self, errors: set[str]) -> None:
         self._warned |= errors
         for error in sorted(errors):
             warnings.warn(f"Cells that could share a program were computed one by one: {error}", stacklevel=2)
-
-    def _progress(self) -> str:
-        spent = time.monotonic() - self._began
-        left = (self._total - self._done) * spent / max(self._done, 1)
-        text = f"{self._done} of {self._total} cells, {self._failed} failed, {self._done / spent:.3g}/s"
-        return f"{text}, {left / 60:.3g} min left" if self._done else text
 
     def _save_what_arrived(self, error: BaseException) -> None:
         """Commit what was computed before something stopped the sweep; the first error is the one to show."""

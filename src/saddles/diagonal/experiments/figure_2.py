@@ -51,8 +51,8 @@ from saddles.diagonal.experiments.agreement import (
     compare_stages,
     stairs,
 )
+from saddles.diagonal.experiments.convergence import delayed, distance, slope_of, slopes_of_stages, too_few_small
 from saddles.diagonal.experiments.linear import design
-from saddles.measures.lines import slope
 from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
@@ -66,8 +66,6 @@ SMALL_HEAD = 5
 """Dimension of the heads that are followed to their last stage."""
 WRITTEN = 20
 """Instants at most at which losses are computed by the formula."""
-SMALL = 4
-"""Decades from which on a slope against log(1/α) is fitted: above α = 1e-4 nothing is asymptotic yet."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +125,11 @@ def _sgd(settings: CurvesAndOrder, context: Context, seed: int, clock: np.ndarra
     task = diagonal.TeacherStudent(model, settings.samples, settings.tokens, seed)
     losses = []
     for decades in settings.sgd:
-        small = at_scale(model, decades)
         steps = int(np.ceil(clock[-1] * decades * np.log(10) / RATE)) + 1
-        make = partial(simulate, small, task, diagonal.Descent(RATE, steps, BATCH), times=clock, seed=seed)
-        run = context.part(f"sgd-{decades}", make)
-        losses.append(run["loss"].sel(time=clock, method="nearest").values)  # at large α several instants are one step
+        sgd = diagonal.Descent(RATE, steps, BATCH)
+        make = partial(simulate, at_scale(model, decades), task, sgd, times=clock, seed=seed)
+        loss = context.part(f"sgd-{decades}", make)["loss"]
+        losses.append(loss.sel(time=clock, method="nearest").values)  # at large α several instants are one step
     return np.stack(losses, axis=1)
 
 
@@ -212,17 +210,6 @@ def curves(settings: Curves, context: Context, seed: int) -> Trajectory:
     )
 
 
-def distance(trajectory: xr.Dataset, late: float = 1.0) -> np.ndarray:
-    """Mean over time of |loss − staircase| over the first loss, for each α; stages come `late` times as late."""
-    gap = abs(trajectory["loss"] - _delayed(trajectory["predicted_loss"], late)).mean("time")
-    return (gap / trajectory["predicted_loss"][0]).values
-
-
-def _delayed(staircase: xr.DataArray, late: float) -> xr.DataArray:
-    clock = staircase["time"].values
-    return staircase.isel(time=np.searchsorted(clock, clock / late, side="right") - 1).assign_coords(time=clock)
-
-
 def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge convergence, order and times."""
     agrees, comparable = trajectory["agrees"].values == 1, trajectory["same_before"].values == 1
@@ -234,12 +221,12 @@ def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
     return [
         judge(
             "Loss curves converge to the predicted staircase: log-log slope of their distance against log(1/α)",
-            values=_slope(trajectory, distance(trajectory)),
+            values=slope_of(trajectory, distance(trajectory)),
             relation="<=",
             threshold=-0.5,
-            null=_slope(trajectory, distance(trajectory, LATE)),
+            null=slope_of(trajectory, distance(trajectory, LATE)),
             against=late,
-            not_applicable=_too_few(trajectory["decade"], "decades"),
+            not_applicable=too_few_small(trajectory["decade"], "decades"),
         ),
         judge(
             f"Coordinate and sign of every stage whose margin exceeds 2 max|log p₀, q₀|/log(1/α) are as predicted "
@@ -252,20 +239,20 @@ def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
         ),
         judge(
             "Errors of the predicted stage times fall like 1/log(1/α): distance of the median slope from −1",
-            values=np.abs(_slopes(trajectory["time_error"]) + 1),
+            values=np.abs(slopes_of_stages(trajectory["time_error"]) + 1),
             relation="<=",
             threshold=0.1,
-            null=np.abs(_slopes(abs((1 + trajectory["time_error"]) / LATE - 1)) + 1),
+            null=np.abs(slopes_of_stages(abs((1 + trajectory["time_error"]) / LATE - 1)) + 1),
             against=late,
             not_applicable=deep,
         ),
         judge(
             "Log-scale weights at the stages tend to b: median log-log slope of the largest error against log(1/α)",
             where="(19), (20)",
-            values=_slopes(trajectory["scale_error"]),
+            values=slopes_of_stages(trajectory["scale_error"]),
             relation="<=",
             threshold=-0.5,
-            null=_slopes(trajectory["scale_error"] + OFF),
+            null=slopes_of_stages(trajectory["scale_error"] + OFF),
             against="weights predicted off by 0.1",
             not_applicable=deep,
         ),
@@ -284,17 +271,17 @@ def claims_figure_2(trajectory: Trajectory, size: str) -> list[Claim]:
 
 def claims_figure_8_9(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge convergence of both families of weights."""
-    gaps = [abs(trajectory["beta"] - _delayed(trajectory["predicted_beta"], late)).mean("time") for late in (1.0, LATE)]
+    gaps = [abs(trajectory["beta"] - delayed(trajectory["predicted_beta"], late)).mean("time") for late in (1.0, LATE)]
     result = []
     for family, words, where in (
         ("key_query", "W_K W_Qᵀ", "Figure 8"), ("value_output", "W_V W_Oᵀ", "Figure 9"),
     ):  # fmt: skip
         of_family = np.flatnonzero(trajectory["family"].values == family)
-        value, null = (_slope(trajectory, gap.isel(coordinate=of_family).sum("coordinate").values) for gap in gaps)
+        value, null = (slope_of(trajectory, gap.isel(coordinate=of_family).sum("coordinate").values) for gap in gaps)
         result.append(check(
             f"Weights of {words} tend to the predicted trajectory: log-log slope of their distance against log(1/α)",
             paper=PAPER, where=where, values=value, relation="<=", threshold=-0.5, size=size, null=null,
-            against="stages predicted 10 % late", not_applicable=_too_few(trajectory["decade"], "decades"),
+            against="stages predicted 10 % late", not_applicable=too_few_small(trajectory["decade"], "decades"),
         ))  # fmt: skip
     result.append(check(
         "The head is that of equation (1), written out: largest difference of a loss along the flow, over the first",
@@ -311,12 +298,12 @@ def _claims_sgd_and_support(trajectory: Trajectory, judge: Callable[..., Claim],
             "Trained with SGD, loss curves converge to the staircase too: log-log slope of their distance against "
             "log(1/α)",
             where="Figure 2, appendix A",
-            values=_slope(trajectory, distance(sgd), "sgd"),
+            values=slope_of(trajectory, distance(sgd), "sgd"),
             relation="<=",
             threshold=-0.5,
-            null=_slope(trajectory, distance(sgd, LATE), "sgd"),
+            null=slope_of(trajectory, distance(sgd, LATE), "sgd"),
             against=late,
-            not_applicable=_too_few(trajectory["sgd"], "sgd"),
+            not_applicable=too_few_small(trajectory["sgd"], "sgd"),
         ),
         judge(
             f"No coordinate ever leaves the support: exits in {int(trajectory['stages'])} stages of small heads",
@@ -328,29 +315,6 @@ def _claims_sgd_and_support(trajectory: Trajectory, judge: Callable[..., Claim],
             against="linear networks with correlated inputs",
         ),
     ]
-
-
-def _slope(trajectory: xr.Dataset, distances: np.ndarray, scales: str = "decade") -> float:
-    """Log-log slope of a distance against log(1/α), one distance per decade."""
-    decades = trajectory[scales].values.astype(float)
-    small = decades >= SMALL
-    return float(slope(np.log(decades[small]), np.log(distances[small])))
-
-
-def _too_few(decades: xr.DataArray, name: str) -> str:
-    """Why no slope is judged, where there are fewer than two small scales."""
-    return too_few(f"`{name}` from {SMALL} on", decades.values[decades.values >= SMALL])
-
-
-def _slopes(errors_by_scale: xr.DataArray) -> np.ndarray:
-    """Median over stages of the log-log slope of an error, one per seed, over stages that agree at every α."""
-    clock = np.log(errors_by_scale["deep"].values.astype(float))
-    result = []
-    for errors in errors_by_scale.transpose("seed", "deep", "order_stage").values:
-        whole = np.isfinite(errors).all(axis=0) & (errors > 0).all(axis=0)
-        if whole.any():
-            result.append(np.median(slope(clock, np.log(errors[:, whole]))))
-    return np.array(result)
 
 
 def _first(trajectory: xr.Dataset, name: str) -> np.ndarray:

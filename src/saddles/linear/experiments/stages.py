@@ -63,7 +63,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
     """Descent from every dimension and seed, with what Definition C.1 asks of its singular values and vectors."""
     seeds, dims = context.seeds(settings.seeds), settings.dims
     parts = {}
-    with bar("linear/stages", len(seeds) * sum(d**2 for d in dims)) as progress:
+    with bar("linear/stages", float(len(seeds) * sum(d**2 for d in dims))) as progress:
         for dim in dims:
             for seed in seeds:
                 parts[dim, seed] = context.part(f"{dim}-{seed}", partial(_one, settings, dim, seed))

@@ -60,7 +60,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
     seeds, dims, spectrum = context.seeds(settings.seeds), settings.dims, settings.spectrum
     clock = np.linspace(0.0, settings.clock, INSTANTS)
     parts = {}
-    with bar("linear/theorem-2", len(seeds) * sum(d**2 for d in dims)) as progress:
+    with bar("linear/theorem-2", float(len(seeds) * sum(d**2 for d in dims))) as progress:
         for dim in dims:
             for seed in seeds:
                 parts[dim, seed] = context.part(f"{dim}-{seed}", partial(_both, dim, seed, spectrum, clock))

@@ -64,7 +64,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
     up = np.linspace(*GAMMA_W, settings.points)
     across = np.linspace(settings.lowest, settings.highest, settings.points)
     seeds = context.seeds(settings.seeds)
-    units = len(seeds) * settings.points * sum(_widths(settings, up))
+    units = float(len(seeds) * settings.points * sum(_widths(settings, up)))
     with bar(f"networks, {settings.activation}", units) as progress:
         parts = []
         for seed in seeds:

@@ -168,7 +168,7 @@ def _factors(
     errors, again = {}, []
     made = truncation.factors({module: row.rank for module, row in rows.items()}, workshop)
     what = "errors of the factors as stored" if workshop.elsewhere else "factors of ΔW"
-    with bar(f"{what}, by module", sum(work.values())) as progress:
+    with bar(f"{what}, by module", float(sum(work.values()))) as progress:
         for one, found in made:
             stored = [Factors(part.change, part.left.to(dtype), part.right.to(dtype)) for part in found]
             errors[one.module] = root(misfit(part.change, part.left, part.right) for part in stored)
