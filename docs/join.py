@@ -20,8 +20,8 @@ import xarray as xr
 from PIL import Image
 
 from saddles import load
+from saddles.core.drawings import save_drawing
 from saddles.core.experiment import Experiment, as_dict, find
-from saddles.core.run import save_drawing
 from saddles.core.status import Status, status_of
 from saddles.core.store import write_zarr
 from saddles.errors import SaddlesError

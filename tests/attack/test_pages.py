@@ -10,8 +10,9 @@ import toy_experiment
 from matplotlib.figure import Figure
 
 from saddles.core.claim import Claim
+from saddles.core.drawings import save_drawing
 from saddles.core.provenance import describe
-from saddles.core.run import run_experiment, save_drawing
+from saddles.core.run import run_experiment
 from saddles.figures.style import look, sheet
 from saddles.report.page import FILTER, Section, write_page
 

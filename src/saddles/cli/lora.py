@@ -99,7 +99,7 @@ def lora_plan(
         )  # fmt: skip
     _show_plan(plan)
     if figure is not None:
-        from saddles.core.run import save_drawing
+        from saddles.core.drawings import save_drawing
         from saddles.figures.lora import rank_curve
 
         with explained(figure):

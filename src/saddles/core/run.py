@@ -21,11 +21,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import saddles
 from saddles.core.claim import Claim, read_claims, write_claims
 from saddles.core.data import require_data
+from saddles.core.drawings import mark_smoke_test, save_drawing
 from saddles.core.embedded import digest as embedded_digest
 from saddles.core.experiment import Context, Drawing, Experiment, S, as_dict, find, registry
 from saddles.core.provenance import machine, versions
@@ -35,13 +36,10 @@ from saddles.core.trajectory import SCHEMA, Trajectory
 from saddles.errors import SaddlesError, first_line
 from saddles.runtime.checksums import NAME as CHECKSUMS
 from saddles.runtime.checksums import digest
-from saddles.runtime.files import FULL, exists, explained, hold, new_path, refuse_links, write_text
+from saddles.runtime.files import FULL, exists, explained, hold, refuse_links, write_text
 from saddles.runtime.interrupts import plain_interrupts
 from saddles.runtime.packages import extra_for
 from saddles.runtime.records import Types, read_record, write_record
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RECORD: Types = {
     "experiment": str, "size": str, "seed": int, "settings": dict, "status": str, "versions": dict,
@@ -263,25 +261,9 @@ def _compute(
             theirs = False
             _write_results(folder, trajectory, claims, drawing)
     except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
-        with contextlib.suppress(OSError):  # on a full disk the first error is the one to show
-            write_record(folder / "run.json", record | {"status": str(status), "wall_time_s": spent()})
-        with contextlib.suppress(OSError, SaddlesError):
-            pieces.write()
-        nothing = theirs and not before and not pieces.short and not any((folder / "parts").iterdir())
-        if isinstance(error, SaddlesError) and nothing:  # refused; a corrected command may take the same folder
-            with contextlib.suppress(OSError):
-                (folder / "run.json").unlink()
-                (folder / "parts").rmdir()
+        _end_early(folder, record | {"wall_time_s": spent()}, error, pieces, keep=bool(before) or not theirs)
         if _mistake_of(row, error, theirs):
-            with contextlib.suppress(OSError):
-                write_text(folder / TRACEBACK, "".join(traceback.format_exception(error)))
-            raise SaddlesError(
-                f"{row.name} raised {type(error).__name__}: {first_line(error).removesuffix('.')}. It is not an "
-                f"experiment of saddles: mend it where {folder / TRACEBACK} says, then resume with --resume "
-                f"{shlex.quote(str(folder))}."
-            ) from error
+            raise _as_theirs(row, folder, error) from error
         raise
     digests = {name: digest((folder / name).read_bytes()) for name in FILES + LATER_FILES}
     record |= {"status": str(FINISHED), "trajectory_status": str(status_of(trajectory)), "wall_time_s": spent()}
@@ -289,6 +271,32 @@ def _compute(
     write_record(folder / "run.json", record)
     shutil.rmtree(folder / "parts", ignore_errors=True)
     return Run(folder, record, claims, computed=True)
+
+
+def _end_early(folder: Path, record: dict[str, Any], error: BaseException, pieces: "_Pieces", keep: bool) -> None:
+    """Write down how a run ended, and its finished pieces; of one that was refused nothing stays, unless `keep`."""
+    interrupted = isinstance(error, KeyboardInterrupt)
+    status = Status(Ending.INTERRUPTED) if interrupted else Status(Ending.FAILED, str(error))
+    with contextlib.suppress(OSError):  # on a full disk the first error is the one to show
+        write_record(folder / "run.json", record | {"status": str(status)})
+    with contextlib.suppress(OSError, SaddlesError):
+        pieces.write()
+    nothing = not keep and not pieces.short and not any((folder / "parts").iterdir())
+    if isinstance(error, SaddlesError) and nothing:  # a corrected command may take the same folder
+        with contextlib.suppress(OSError):
+            (folder / "run.json").unlink()
+            (folder / "parts").rmdir()
+
+
+def _as_theirs(row: Experiment[S], folder: Path, error: BaseException) -> SaddlesError:
+    """An error of an experiment that is not ours, for its author."""
+    with contextlib.suppress(OSError):
+        write_text(folder / TRACEBACK, "".join(traceback.format_exception(error)))
+    return SaddlesError(
+        f"{row.name} raised {type(error).__name__}: {first_line(error).removesuffix('.')}. It is not an "
+        f"experiment of saddles: mend it where {folder / TRACEBACK} says, then resume with --resume "
+        f"{shlex.quote(str(folder))}."
+    )
 
 
 def _mistake_of(row: Experiment[S], error: BaseException, theirs: bool) -> bool:
@@ -305,58 +313,12 @@ def _mistake_of(row: Experiment[S], error: BaseException, theirs: bool) -> bool:
     return isinstance(error, Exception | SystemExit) and not lacking
 
 
-def mark_smoke_test(drawing: Drawing) -> None:
-    """Say on the figure that size `tiny` only shows that everything runs."""
-    from matplotlib.figure import Figure
-
-    if isinstance(drawing, Figure) and not drawing.get_supxlabel():  # the layout keeps room for this label
-        words = "size tiny: a smoke test, not a result"
-        drawing.supxlabel(words, x=0.995, ha="right", fontsize=8, color="#b3340a")
-
-
 def _write_results(folder: Path, trajectory: Trajectory, claims: list[Claim], drawing: Drawing) -> None:
     shutil.rmtree(folder / "trajectory.zarr", ignore_errors=True)
     save(trajectory, folder / "trajectory.zarr")
     with explained(folder, "Make room, then resume with --resume"):
         save_drawing(drawing, folder / "figure")
         write_claims(claims, folder / "claims.json")
-
-
-def save_drawing(drawing: Drawing, place: Path, dpi: int = 160) -> None:
-    """Write a figure as place.png, place.svg and place.pdf; the same figure gives the same bytes."""
-    import matplotlib.figure
-
-    files = {kind: place.with_suffix(f".{kind}") for kind in ("png", "svg", "pdf")}
-    with contextlib.ExitStack() as drafts:
-        new = {kind: drafts.enter_context(new_path(file)) for kind, file in files.items()}
-        if isinstance(drawing, matplotlib.figure.Figure):
-            _print(drawing, new["png"], new["svg"], new["pdf"], dpi)
-        else:
-            for draft in new.values():
-                drawing.savefig(draft)
-
-
-def _print(figure: "Figure", png: Path, svg: Path, pdf: Path, dpi: int) -> None:
-    """As `savefig` does, less what it does twice: it draws everything once to place it, and once more on the page."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    canvas, layout, before = figure.canvas, figure.get_layout_engine(), figure.dpi
-    try:
-        figure.dpi = dpi
-        FigureCanvasAgg(figure).print_png(png)
-        figure.dpi = before  # these methods leave it as they need it
-        figure.set_layout_engine("none")  # as it is now: to place everything again takes as long as to draw it
-        with mpl.rc_context({"svg.hashsalt": "saddles"}):  # without the salt, every identifier in it is random
-            FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
-        figure.dpi = before
-        FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
-    finally:
-        figure.dpi = before
-        figure.set_layout_engine(layout)
-        figure.set_canvas(canvas)
 
 
 class _Pieces:

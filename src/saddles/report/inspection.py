@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from saddles.core.drawings import save_drawing
 from saddles.core.provenance import machine
-from saddles.core.run import save_drawing
 from saddles.figures import probe as figures
 from saddles.measures.growth import rank_growth
 from saddles.report.html import Html, join, tag

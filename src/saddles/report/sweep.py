@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saddles.core.run import mark_smoke_test, save_drawing
+from saddles.core.drawings import mark_smoke_test, save_drawing
 from saddles.core.status import Status
 from saddles.figures.sweep import NO_VERDICT, claim_text, claims_over_grid, measure_over_grid
 from saddles.runtime.files import explained
