@@ -93,10 +93,13 @@ def flow_to_rest(risk: Risk, begin: Vector, signs: Vector) -> Rest:
         alive = ~((np.abs(part) < GONE * np.abs(part).max()) & (side * stepper.slope < 0))
         if np.abs(stepper.slope[alive]).max(initial=0.0) > goal * start:
             continue
-        shift = _polish(flow, stepper.state, alive, start)
+        shift = _polish(flow, stepper.state, alive, side, start)
         if shift is not None:
             part = np.where(alive, flow.coordinates.beta(shift), 0.0)
-            return _rest(risk, part, np.where(alive, side, 0.0), chosen, True)
+            rest = _rest(risk, part, np.where(alive, side, 0.0), chosen, True)
+            # One that shrinks on the way and is pushed back there has not left: it grows again, the flow goes on.
+            if (side * rest.force[chosen])[~alive].max(initial=0.0) <= ZERO * start:
+                return rest
         goal *= CALMER
         if goal < CALMEST:
             break
@@ -115,14 +118,14 @@ def _embed(part: np.ndarray, chosen: Chosen, size: int) -> np.ndarray:
     return whole
 
 
-def _polish(flow: MirrorFlow, state: Vector, alive: np.ndarray, start: float) -> Vector | None:
+def _polish(flow: MirrorFlow, state: Vector, alive: np.ndarray, side: Vector, start: float) -> Vector | None:
     """Newton's method until forces are 1e-11 of `start` or round-off; None if it leads away.
 
     The step is taken in β (exact for a quadratic loss), or in S where it would change a sign. Coordinates that
     left are put to zero first. Flat directions (tied coordinates) are left where the flow put them.
     """
     beta_of, shift, which = flow.coordinates.beta, state.copy(), np.flatnonzero(alive)
-    shift[~alive] = -NOWHERE * np.sign(beta_of(shift)[~alive])
+    shift[~alive] = -NOWHERE * side[~alive]  # not the signs of β, which may have underflowed to 0
     force, exact = flow.field(shift), False
     for _ in range(POLISH_STEPS):
         if not len(which):
