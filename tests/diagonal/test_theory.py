@@ -35,7 +35,7 @@ def _correlated(seed, size=8, samples=16, factors=3):
 def test_waiting_times_are_formula_10():
     b, g = np.array([1.0, 1.0, 0.3, 1.7, 1.0]), np.array([2.0, -4.0, -0.5, 0.1, 0.0])
     printed = [(bi - 1 + np.sign(gi)) / gi if gi else np.inf for bi, gi in zip(b, g, strict=True)]
-    np.testing.assert_allclose(waiting(b, np.full(5, 2.0), g), printed)
+    np.testing.assert_allclose(waiting(b, 2.0 - b, g), printed)
 
 
 def test_decoupled_coordinates_by_hand():
@@ -104,6 +104,26 @@ def test_finite_form_of_a_start_that_is_not_small():
     found = predict(LinearDiagonal(8, log_alpha=np.log(0.999)), task, Incremental(2, finite=True))
     assert float(found["stage_time"][0]) == 0.0
     assert float(found["stage_margin"][0]) == np.inf
+
+
+@pytest.mark.parametrize("v", [[-1.0, 0.5, 0.5], [0.5, -1.0, 0.5], [-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
+def test_finite_form_where_one_side_never_grows(v):
+    """u = −v leaves p = 0, u = v leaves q = 0: that side of β is 0 for ever, whatever becomes of the others.
+
+    Orthonormal inputs: T_i = log_α|p| or log_α|q| over |g_i| = 2|y_i|/3, by hand.
+    """
+    target, u, log_alpha = np.array([1.0, -2.0, 0.5]), np.ones(3), -300.0
+    model, task = LinearDiagonal(3, (u, v), log_alpha=log_alpha), Supervised(np.eye(3), target)
+    found = predict(model, task, Incremental(finite=True))
+    grows = np.abs(u + np.sign(target) * v)
+    with np.errstate(divide="ignore"):
+        exact = (1 + np.log(grows) / log_alpha) * 3 / (2 * np.abs(target))
+    order = [i for i in np.argsort(exact) if np.isfinite(exact[i])]
+    assert found["stage_coordinate"].values.tolist() == order
+    np.testing.assert_allclose(found["stage_time"], exact[order], rtol=1e-9)
+    assert found["stage_sign"].values.tolist() == np.sign(target[order]).tolist()
+    end = simulate(model, task, Flow(until=8.0))["beta"].values[-1]
+    np.testing.assert_allclose(end, found["beta"].values[-1], atol=1e-4)
 
 
 def test_seeds_change_the_finite_form_and_are_refused_in_the_limit():

@@ -5,6 +5,7 @@ Boix-Adserà et al., Transformers learn through gradual rank increase (2023), se
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -138,10 +139,15 @@ class _Stage:
 
 @dataclass(eq=False)
 class _Progress:
-    """The state of Algorithm 1 and the table it writes; `rests` has (time, β, loss) of every plateau."""
+    """The state of Algorithm 1 and the table it writes; `rests` has (time, β, loss) of every plateau.
+
+    `log_scale` is b = log_α|p|, which is 0 where a coordinate becomes active upward; `other` is log_α|q|, 0 where it
+    does downward. Their sum never changes, yet both are kept: of a start with p = 0 it is infinite.
+    """
 
     time: float
     log_scale: np.ndarray
+    other: np.ndarray
     beta: np.ndarray
     signs: np.ndarray
     rows: list[_Stage] = field(default_factory=list)
@@ -152,33 +158,33 @@ class _Progress:
 def _barriers(
     powers: np.ndarray, u: np.ndarray, v: np.ndarray, log_alpha: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """b⁰, and the b at which a coordinate becomes active downward; upward it does at 0."""
+    """log_α|p| and log_α|q| at the start: what is left until a coordinate becomes active upward, and downward."""
     if log_alpha is None:
-        return powers, 2 * powers
+        return powers, powers
     start = LogScale.from_weights(u, v, log_alpha, powers)
-    return start.log_p / log_alpha, (start.log_p + start.log_q) / log_alpha
+    return start.log_p / log_alpha, start.log_q / log_alpha
 
 
-def waiting(log_scale: np.ndarray, ceiling: np.ndarray, force: np.ndarray) -> np.ndarray:
-    """Δ of (10): b/g upward, (b − ceiling)/g downward, ∞ where g = 0."""
+def waiting(log_scale: np.ndarray, other: np.ndarray, force: np.ndarray) -> np.ndarray:
+    """Δ of (10): log_α|p|/g upward, log_α|q|/|g| downward, ∞ where g = 0 or what would grow is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        left = np.where(force > 0, log_scale / force, (log_scale - ceiling) / force)
+        left = np.where(force > 0, log_scale, other) / np.abs(force)
     # Round-off may leave b just beyond a barrier that it has reached: it is due now, not in the past.
     return np.where(force == 0, np.inf, np.maximum(left, 0.0))
 
 
-def _run(risk: Risk, theory: Incremental, start: np.ndarray, ceiling: np.ndarray) -> _Progress:
-    size = risk.size
+def _run(risk: Risk, theory: Incremental, start: np.ndarray, other: np.ndarray) -> _Progress:
+    size, whole = risk.size, start + other
     loss, first = risk.both(np.zeros(size))
     largest = float(np.abs(first).max())
-    now = _Progress(0.0, start, np.zeros(size), np.zeros(size))
+    now = _Progress(0.0, start, other, np.zeros(size), np.zeros(size))
     now.rests.append((0.0, now.beta, loss))
     force = first
     with bar("Algorithm 1", float(theory.max_stages)) as progress:
         while len(now.rows) < theory.max_stages:
             # Active coordinates rest, so that what is left of their force is round-off and must not move b.
             force = np.where((now.signs != 0) | (np.abs(force) <= ZERO * largest), 0.0, force)
-            left = waiting(now.log_scale, ceiling, force)
+            left = waiting(now.log_scale, now.other, force)
             wait = float(left.min())
             if not np.isfinite(wait) or (theory.until is not None and now.time + wait > theory.until):
                 break
@@ -187,22 +193,25 @@ def _run(risk: Risk, theory: Incremental, start: np.ndarray, ceiling: np.ndarray
             gap = float(others.min() - wait) if len(others) else np.inf
             now.time += wait
             # The winners are put exactly onto their barrier; the others move by (12).
-            now.log_scale = np.where(tied, np.where(force > 0, 0.0, ceiling), now.log_scale - force * wait)
-            rest = _learn(risk, now, np.flatnonzero(tied), np.sign(force))
+            up, down = tied & (force > 0), tied & (force < 0)
+            now.log_scale = np.where(up, 0.0, np.where(down, whole, now.log_scale - force * wait))
+            now.other = np.where(down, 0.0, np.where(up, whole, now.other + force * wait))
+            new = {int(i): int(np.sign(force[i])) for i in np.flatnonzero(tied)}
+            rest = _learn(risk, now, new)
             if not rest.settled:
                 break
             force = rest.force
-            _write(now, np.flatnonzero(tied), rest, (wait, gap), largest)
+            _write(now, new, rest, (wait, gap), largest)
             progress.reach(float(len(now.rows)))
     return now
 
 
-def _learn(risk: Risk, now: _Progress, new: np.ndarray, direction: np.ndarray) -> Rest:
-    """Part (B): start the new coordinates at ε and follow the flow on the support to rest."""
-    signs = now.signs.copy()
-    signs[new] = direction[new]
-    begin = now.beta.copy()
-    begin[new] = signs[new] * BEGIN * max(1.0 if not now.beta.any() else float(np.abs(now.beta).max()), 1e-12)
+def _learn(risk: Risk, now: _Progress, new: Mapping[int, int]) -> Rest:
+    """Part (B): start the new coordinates, given with their signs, at ε and follow the flow on the support to rest."""
+    signs, begin = now.signs.copy(), now.beta.copy()
+    small = BEGIN * max(1.0 if not now.beta.any() else float(np.abs(now.beta).max()), 1e-12)
+    for i, sign in new.items():
+        signs[i], begin[i] = sign, sign * small
     rest = flow_to_rest(risk, begin, signs)
     if not rest.settled:
         now.status = Status(
@@ -214,16 +223,15 @@ def _learn(risk: Risk, now: _Progress, new: np.ndarray, direction: np.ndarray) -
     return rest
 
 
-def _write(now: _Progress, new: np.ndarray, rest: Rest, waits: tuple[float, float], largest: float) -> None:
+def _write(now: _Progress, new: Mapping[int, int], rest: Rest, waits: tuple[float, float], largest: float) -> None:
     wait, gap = waits
     before = now.signs.copy()
-    before[new] = 1.0
+    before[list(new)] = 1.0
     gone = np.flatnonzero((before != 0) & (rest.signs == 0))
     now.beta, now.signs = rest.beta, rest.signs
-    for i in new:
+    for i, sign in new.items():
         now.rows.append(_Stage(
-            stage_time=now.time, stage_coordinate=int(i),
-            stage_sign=-1 if now.log_scale[i] > 0 else 1,  # at the ceiling, which is positive: active downward
+            stage_time=now.time, stage_coordinate=i, stage_sign=sign,
             stage_loss=rest.loss, support_size=int((rest.signs != 0).sum()), stage_tie=len(new),
             stage_gap=gap / wait if wait > 0 else np.inf, stage_margin=gap / now.time if now.time > 0 else np.inf,
             stage_left=len(gone),
