@@ -106,6 +106,18 @@ def test_finite_form_of_a_start_that_is_not_small():
     assert float(found["stage_margin"][0]) == np.inf
 
 
+@pytest.mark.parametrize(("target", "data"), [(1e-15, 1.0), (1e-100, 1.0), (1e12, 1.0), (1.0, 1e20)])
+def test_units_do_not_matter(target, data):
+    """With targets c y and inputs d x, β is multiplied by c/d and times by 1/(c d), on a linear network exactly."""
+    task = _correlated(0)
+    inputs, targets = np.asarray(task.inputs), np.asarray(task.targets)
+    one = predict(LinearDiagonal(8), task, Incremental())
+    other = predict(LinearDiagonal(8), Supervised(data * inputs, target * targets), Incremental())
+    assert other["stage_coordinate"].values.tolist() == one["stage_coordinate"].values.tolist()
+    np.testing.assert_allclose(other["stage_time"] * target * data, one["stage_time"], rtol=1e-6)
+    np.testing.assert_allclose(other["stage_beta"] * data / target, one["stage_beta"], rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("v", [[-1.0, 0.5, 0.5], [0.5, -1.0, 0.5], [-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
 def test_finite_form_where_one_side_never_grows(v):
     """u = −v leaves p = 0, u = v leaves q = 0: that side of β is 0 for ever, whatever becomes of the others.

@@ -29,7 +29,7 @@ TIE = 1e-9
 """Times until activation that differ by less than this part are a tie."""
 
 BEGIN = 1e-8
-"""|β| of a newly active coordinate at the start of part (B), relative to the largest |β| (or 1): the paper's ε²."""
+"""|β| of a newly active coordinate at the start of part (B), relative to the scale of β: the paper's ε²."""
 
 BEFORE = 1e-9
 """A prediction without `times` is saved this part before each jump, so that a line through its points is a stair."""
@@ -197,7 +197,7 @@ def _run(risk: Risk, theory: Incremental, start: np.ndarray, other: np.ndarray) 
             now.log_scale = np.where(up, 0.0, np.where(down, whole, now.log_scale - force * wait))
             now.other = np.where(down, 0.0, np.where(up, whole, now.other + force * wait))
             new = {int(i): int(np.sign(force[i])) for i in np.flatnonzero(tied)}
-            rest = _learn(risk, now, new)
+            rest = _learn(risk, now, force, new)
             if not rest.settled:
                 break
             force = rest.force
@@ -206,10 +206,10 @@ def _run(risk: Risk, theory: Incremental, start: np.ndarray, other: np.ndarray) 
     return now
 
 
-def _learn(risk: Risk, now: _Progress, new: Mapping[int, int]) -> Rest:
+def _learn(risk: Risk, now: _Progress, force: np.ndarray, new: Mapping[int, int]) -> Rest:
     """Part (B): start the new coordinates, given with their signs, at ε and follow the flow on the support to rest."""
     signs, begin = now.signs.copy(), now.beta.copy()
-    small = BEGIN * max(1.0 if not now.beta.any() else float(np.abs(now.beta).max()), 1e-12)
+    small = BEGIN * _scale(risk, now.beta, force, list(new))
     for i, sign in new.items():
         signs[i], begin[i] = sign, sign * small
     rest = flow_to_rest(risk, begin, signs)
@@ -221,6 +221,19 @@ def _learn(risk: Risk, now: _Progress, new: Mapping[int, int]) -> Rest:
             "minimum, which a loss with an exponential tail does not have",
         )
     return rest
+
+
+def _scale(risk: Risk, beta: np.ndarray, force: np.ndarray, new: list[int]) -> float:
+    """The largest |β|; before anything is learned 1, or ten Newton steps of the first coordinates if that is less.
+
+    From β = 0 a fixed start could lie far beyond the rest of a small target, and would not be a start near the saddle.
+    Ten steps, because one is but a guess of where the rest is: targets of usual size keep 1.
+    """
+    if beta.any():
+        return float(np.abs(beta).max())
+    curvature = np.abs(np.diagonal(risk.columns(beta, np.array(new))[new]))
+    with np.errstate(divide="ignore"):
+        return min(1.0, 10 * float((np.abs(force[new]) / curvature).min()))
 
 
 def _write(now: _Progress, new: Mapping[int, int], rest: Rest, waits: tuple[float, float], largest: float) -> None:
