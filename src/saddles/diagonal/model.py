@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from saddles.core.status import Status
 from saddles.core.trajectory import Trajectory
 from saddles.core.validation import arguments_explained
-from saddles.diagonal.network import Beta, Network, Weights
+from saddles.diagonal.network import Beta, Network, Weights, positive
 from saddles.diagonal.scale import LogAlpha, check_log_alpha
 from saddles.diagonal.simulate import common_clock, full_problem, train_full
 from saddles.errors import SaddlesError
@@ -190,6 +190,18 @@ class DiagonalTransformer(Network):
         if self.feedforward < 0:
             raise SaddlesError.must_be("feedforward", "a width, or 0 for none", self.feedforward)
         check_log_alpha(self.log_alpha)
+        self._check_offsets()
+
+    def _check_offsets(self) -> None:
+        """JAX reads the last head's in the place of one that is missing, so shapes are checked here."""
+        if self.offsets is None:
+            return
+        shape = np.shape(self.offsets)
+        if shape[:-2] not in ((self.heads,), (self.layers, self.heads)) or shape[-1] != shape[-2]:
+            raise SaddlesError(
+                f"`offsets` must have the shape (head, token, token) or (layer, head, token, token) with "
+                f"{self.layers} layers of {self.heads} heads; got {shape}."
+            )
 
     @property
     def coordinates(self) -> int:
@@ -197,7 +209,7 @@ class DiagonalTransformer(Network):
 
     @property
     def powers(self) -> np.ndarray:
-        per_head = np.broadcast_to(np.asarray(self.exponents, dtype=float), (self.layers, self.heads))
+        per_head = positive(self.exponents, (self.layers, self.heads), f"one for each of {self.heads} heads, by layer")
         return np.repeat(per_head.ravel(), 2 * self.dim)
 
     @property

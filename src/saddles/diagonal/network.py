@@ -20,6 +20,17 @@ Weights = tuple[ArrayLike, ArrayLike] | None
 """u₀ and v₀, or None where they are drawn."""
 
 
+def positive(exponents: ArrayLike, shape: tuple[int, ...], many: str) -> np.ndarray:
+    """Exponents a of the initial scale α^a in a shape; `many` says in words what may be given besides one number."""
+    try:
+        powers = np.broadcast_to(np.asarray(exponents, dtype=float), shape)
+    except ValueError as error:
+        raise SaddlesError.must_be("exponents", f"one number or {many}", exponents) from error
+    if not (powers > 0).all() or not np.isfinite(powers).all():
+        raise SaddlesError.must_be("exponents", "positive (the paper's are 1)", exponents)
+    return powers
+
+
 class Network(ABC):
     """f(x; u, v) = h(x; u ⊙ v) (paper, Definition 3.1): a smooth h and a draw of u₀, v₀.
 
@@ -61,15 +72,7 @@ class Network(ABC):
     @property
     def powers(self) -> np.ndarray:
         """The exponents a of the initial scale α^a, one per coordinate."""
-        try:
-            powers = np.broadcast_to(np.asarray(self.exponents, dtype=float), (self.coordinates,))
-        except ValueError as error:
-            raise SaddlesError.must_be(
-                "exponents", f"one number or {self.coordinates} of them", self.exponents
-            ) from error
-        if not (powers > 0).all():
-            raise SaddlesError.must_be("exponents", "positive (the paper's are 1)", self.exponents)
-        return powers
+        return positive(self.exponents, (self.coordinates,), f"{self.coordinates} of them")
 
     def sample(self, samples: int, tokens: int, draw: np.random.Generator) -> np.ndarray:
         """Gaussian inputs of this model's shape."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from saddles.diagonal.task import Loss, Task
+from saddles.diagonal.task import Loss, Task, cross_entropy
 from saddles.errors import SaddlesError
 
 Parameters = Float[Array, "..."]
@@ -167,8 +167,10 @@ def risk_of(model: ProductNetwork, task: Task, precision: str = "float64") -> Ri
         ) from error
     risk.counts.gradients = 0  # the check is not a cost of the method
     if not np.isfinite(value):
+        labels = " Labels count from 0 and must be below the number of outputs." if mean.loss is cross_entropy else ""
         raise SaddlesError(
-            f"h must be smooth at β = 0 (Definition 3.1); the loss there is {value}. Check the function and the data."
+            f"h must be smooth at β = 0 (Definition 3.1); the loss there is {value}. Check the function and the "
+            f"data.{labels}"
         )
     if not np.isfinite(force).all():
         raise SaddlesError(

@@ -21,6 +21,11 @@ Loss = Callable[[Array, Array], Array]
 
 def squared_error(output: Float[Array, "*out"], target: Float[Array, "*out"]) -> Float[Array, ""]:
     """The mean over all entries of (output − target)²."""
+    # Shapes (3, 1) and (3,) would give the nine differences of all pairs.
+    if not output.size == target.size == np.prod(np.broadcast_shapes(output.shape, target.shape)):
+        raise SaddlesError(
+            f"Outputs and targets of a sample must have the same shape; got {output.shape} and {target.shape}."
+        )
     return jnp.mean((output - target) ** 2)
 
 
@@ -28,9 +33,11 @@ def cross_entropy(output: Float[Array, " label"], target: Int[Array, ""]) -> Flo
     """−log softmax(output)[target] of an integer label.
 
     On separable data it has no minimum: the weights grow for ever, and Assumption 4.4 fails (the theory says so
-    when it gets there).
+    when it gets there). NaN for a label that the output does not have.
     """
-    return jax.nn.logsumexp(output) - output[target]
+    # JAX would read the nearest entry that there is.
+    known = (target >= 0) & (target < output.shape[-1])
+    return jnp.where(known, jax.nn.logsumexp(output) - output[target], jnp.nan)
 
 
 @runtime_checkable
@@ -124,7 +131,7 @@ class TeacherStudent:
         tokens: length of a sequence, for models that read sequences.
         seed: draws inputs and teacher.
         teacher: the teacher's β instead of a draw.
-        sparsity: how many of the teacher's coordinates are not zero; None leaves all.
+        sparsity: how many of a drawn teacher's coordinates are not zero; None leaves all.
         noise: standard deviation of Gaussian noise on the targets.
         loss: of one sample.
     """
@@ -144,6 +151,8 @@ class TeacherStudent:
                 raise SaddlesError.must_be(name, "at least 1", getattr(self, name))
         if not 0 <= self.noise < float("inf"):
             raise SaddlesError.must_be("noise", "a standard deviation of at least 0", self.noise)
+        if self.sparsity is not None and self.sparsity < 0:
+            raise SaddlesError.must_be("sparsity", "a number of coordinates, or None for all", self.sparsity)
 
     @property
     def inputs(self) -> np.ndarray:
@@ -169,9 +178,14 @@ class TeacherStudent:
         return inputs, truth, clean + self.noise * np.random.default_rng([self.seed, 32]).normal(size=clean.shape)
 
     def _teacher(self, draw: np.random.Generator) -> np.ndarray:
-        if self.teacher is not None:
-            return np.asarray(self.teacher, dtype=float)
         beta = self.model.teach(draw)
+        if self.teacher is not None:
+            given = np.asarray(self.teacher, dtype=float)
+            if given.shape != beta.shape or not np.isfinite(given).all():
+                raise SaddlesError.must_be("teacher", f"finite numbers of shape {beta.shape}", given)
+            return given
         if self.sparsity is None:
             return beta
+        if self.sparsity > beta.size or beta.ndim != 1:
+            raise SaddlesError.must_be("sparsity", f"a number of the β of shape {beta.shape}", self.sparsity)
         return np.where(np.isin(np.arange(beta.size), draw.permutation(beta.size)[: self.sparsity]), beta, 0.0)
