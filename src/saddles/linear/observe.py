@@ -92,7 +92,10 @@ class Observer(eqx.Module):
         if "alignment" in self.keep:
             left, value, right = jnp.linalg.svd(matrix, full_matrices=False)
             lengths = jnp.linalg.norm(outer.T @ left, axis=0) * jnp.linalg.norm(inner.T @ right.T, axis=0)
-            seen["alignment"] = value / lengths
+            # Modes that a narrow factor does not reach have lengths of rounding only: they are aligned with nothing.
+            whole = jnp.linalg.norm(outer) * jnp.linalg.norm(inner)
+            there = lengths > jnp.finfo(lengths.dtype).eps * max(matrix.shape) * whole
+            seen["alignment"] = jnp.where(there, value / jnp.where(there, lengths, 1.0), 0.0)
         return seen
 
 

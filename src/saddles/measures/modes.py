@@ -72,13 +72,16 @@ def invariant_drift(trajectory: xr.Dataset) -> xr.DataArray:
     """‖Λ(t) − Λ(0)‖_F / ‖Λ(0)‖_F for Λ = W1W1ᵀ − W2ᵀW2, which gradient flow conserves (Lemma B.2).
 
     Needs `factor`. The reduced factor has the same Λ up to a rotation of the hidden units that
-    does not change in time.
+    does not change in time. NaN for a balanced start, whose Λ(0) is 0 up to rounding.
     """
     need(trajectory, "factor_in", "factor_out")
     inner, outer = trajectory["factor_in"].values, trajectory["factor_out"].values
     balance = np.einsum("tik,til->tkl", inner, inner) - np.einsum("tok,tol->tkl", outer, outer)
     first = np.linalg.norm(balance[0])
-    drift = np.linalg.norm(balance - balance[0], axis=(1, 2)) / first
+    # Of sums over so many rows: a balanced start lies below it, a drawn one far above.
+    rows = inner.shape[1] + outer.shape[1]
+    rounding = rows * np.finfo(balance.dtype).eps * (np.sum(inner[0] ** 2) + np.sum(outer[0] ** 2))
+    drift = np.linalg.norm(balance - balance[0], axis=(1, 2)) / (first if first > rounding else np.nan)
     return xr.DataArray(drift, dims="time", coords={"time": trajectory["time"]}, name="invariant_drift")
 
 

@@ -72,9 +72,11 @@ class Solution:
 def _rms(tree: State) -> Array:
     """Root mean square over all entries of a pytree, also where their squares would under- or overflow."""
     leaves = jax.tree.leaves(tree)
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
+    # A balanced start at A = 0 has a factor without columns.
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
     size = jnp.where(largest > 0, largest, 1.0)
-    return size * jnp.sqrt(sum(jnp.sum((leaf / size) ** 2) for leaf in leaves) / sum(leaf.size for leaf in leaves))
+    entries = max(1, sum(leaf.size for leaf in leaves))
+    return size * jnp.sqrt(sum(jnp.sum((leaf / size) ** 2) for leaf in leaves) / entries)
 
 
 def _solver(stiff: bool) -> "diffrax.AbstractSolver":

@@ -1,0 +1,49 @@
+"""Narrow networks and starts at the saddle."""
+
+import numpy as np
+import pytest
+
+import saddles
+from saddles import measures
+from saddles.linear import (
+    Balanced,
+    Denoising,
+    GradientDescent,
+    GradientFlow,
+    SelfConsistent,
+    TwoLayer,
+)
+
+TASK = Denoising(5, 1, seed=3)
+
+
+@pytest.mark.parametrize("method", [GradientFlow(until=20.0), GradientDescent(0.5, 40)])
+def test_modes_that_a_narrow_network_does_not_reach_are_aligned_with_nothing(method):
+    """Their cosine used to be rounding over rounding, 1e15 or NaN, and NaN ended a flow as diverged."""
+    run = saddles.simulate(TwoLayer(2, 0.05), TASK, method, keep=["alignment", "factor"])
+    assert run.attrs["status"] == "finished"
+    np.testing.assert_array_equal(run["alignment"][:, 2:], 0.0)
+    for at in (0, -1):
+        inner, outer = run["factor_in"].values[at], run["factor_out"].values[at]
+        left, value, right = np.linalg.svd(outer @ inner.T)
+        for mode in range(2):
+            lengths = np.linalg.norm(outer.T @ left[:, mode]) * np.linalg.norm(inner.T @ right[mode])
+            np.testing.assert_allclose(run["alignment"][at, mode], value[mode] / lengths, rtol=1e-9)
+
+
+def test_a_balanced_network_is_aligned_and_its_invariant_has_no_relative_drift():
+    run = saddles.predict(TwoLayer(2, 0.05), TASK, Balanced(), times=[0.0, 5.0, 50.0], keep=["alignment", "factor"])
+    np.testing.assert_allclose(run["alignment"], np.tile([1.0, 1.0, 0.0, 0.0, 0.0], (3, 1)), atol=1e-6)
+    assert np.isnan(measures.invariant_drift(run)).all()
+    drawn = saddles.predict(TwoLayer(9, 0.05), TASK, SelfConsistent(), times=[0.0, 5.0], keep=["factor"])
+    assert float(measures.invariant_drift(drawn)[-1]) < 1e-6
+
+
+def test_a_balanced_network_at_the_saddle_stays_there():
+    """A factor without columns: a flow of it used to end as a traceback."""
+    model = TwoLayer.from_weights(np.zeros((4, 5)), np.zeros((5, 4)), 0.1)
+    still = float(np.mean(TASK.observed**2))
+    for theory in (Balanced(), Balanced(method=GradientDescent(0.1, 3))):
+        run = saddles.predict(model, TASK, theory, times=[0.0, 0.1, 0.3])
+        np.testing.assert_allclose(run["loss"], still)
+        np.testing.assert_array_equal(run["matrix"], 0.0)
