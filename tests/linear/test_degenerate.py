@@ -1,17 +1,25 @@
-"""Narrow networks and starts at the saddle."""
+"""Narrow networks, starts at the saddle, and arguments that used to give numbers or tracebacks without a word."""
 
+import re
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import saddles
 from saddles import measures
+from saddles.errors import SaddlesError
 from saddles.linear import (
     Balanced,
     Denoising,
     GradientDescent,
     GradientFlow,
+    MatrixCost,
+    Regression,
     SelfConsistent,
     TwoLayer,
+    leading_time,
+    recovery_time,
 )
 
 TASK = Denoising(5, 1, seed=3)
@@ -47,3 +55,32 @@ def test_a_balanced_network_at_the_saddle_stays_there():
         run = saddles.predict(model, TASK, theory, times=[0.0, 0.1, 0.3])
         np.testing.assert_allclose(run["loss"], still)
         np.testing.assert_array_equal(run["matrix"], 0.0)
+
+
+def _cost(matrix):
+    return jnp.sum((matrix - 1.0) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: MatrixCost(_cost, (3, 3), target=np.ones(3)), "`target` must be a finite matrix of shape (3, 3)"),
+        (lambda: MatrixCost(_cost, (3, 3), target=np.full((3, 3), np.nan)), "`target` must be a finite matrix"),
+        (lambda: MatrixCost(lambda a: jnp.sum(a > 0), (3, 3)), "must return a real number"),
+        (lambda: MatrixCost(lambda a: jnp.sum(1j * a), (3, 3)), "must return a real number"),
+        (lambda: Regression(2, 1, covariance=1e-9 * np.array([[1.0, 0.9], [0.0, 1.0]])), "symmetric"),
+        (lambda: leading_time(50, 1.5, -1.0, [0.0, 1.0]), "`spectrum` must be positive numbers"),
+        (lambda: leading_time(50, 1.5, -1.0, []), "`spectrum` must be positive numbers"),
+        (lambda: leading_time(50, np.nan, -1.0, [1.0]), "exists only where"),
+        (lambda: recovery_time(50, 1.5, -1.0, [1.0, np.nan]), "`spectrum` must be"),
+        (lambda: recovery_time(50, 1.5, -np.inf, [1.0, 0.5]), "exists only where"),
+    ],
+)  # fmt: skip
+def test_what_has_no_meaning_is_refused(make, words):
+    with pytest.raises(SaddlesError, match=re.escape(words)):
+        make()
+
+
+def test_a_small_symmetric_covariance_is_taken():
+    sigma = 1e-12 * np.array([[2.0, 1.0], [1.0, 1.0]])
+    assert Regression(2, 1, covariance=sigma).cost is not None

@@ -28,7 +28,7 @@ def phase(gamma_w: float, gamma_variance: float) -> Phase:
 
 def _check_active(dim: int, gamma_w: float, gamma_variance: float) -> float:
     distance = 1 - gamma_w - gamma_variance
-    if dim < 2 or distance <= 0:
+    if not (dim >= 2 and 0 < distance < math.inf):
         raise SaddlesError(
             f"A recovery time exists only where d ≥ 2 and γ_w+γ_σ² < 1; got d = {dim}, γ_w = {gamma_w:g}, "
             f"γ_σ² = {gamma_variance:g}. Lower the variance."
@@ -48,7 +48,7 @@ def recovery_time(dim: int, gamma_w: float, gamma_variance: float, spectrum: Seq
     distance = _check_active(dim, gamma_w, gamma_variance)
     values = sorted(spectrum, reverse=True)
     pairs = [(a, b) for i, a in enumerate(values) for b in values[i + 1 :] if a != b]
-    if not pairs or values[-1] <= 0:
+    if not pairs or not all(0 < value < math.inf for value in values):
         raise SaddlesError.must_be(
             "spectrum", "two different positive a_i at least, for Theorem 2's constant c(a_1..a_K)", list(spectrum),
             "Use leading_time, which needs a_K alone",
@@ -65,4 +65,6 @@ def leading_time(dim: int, gamma_w: float, gamma_variance: float, spectrum: Sequ
     A lazy mode grows at the rate 4a_K/d, from σ²w = d^{1−Δ} to d.
     """
     distance = _check_active(dim, gamma_w, gamma_variance)
+    if not len(spectrum) or not all(0 < value < math.inf for value in spectrum):
+        raise SaddlesError.must_be("spectrum", "positive numbers a_1..a_K", list(spectrum))
     return distance / (4 * min(spectrum)) * dim * math.log(dim)

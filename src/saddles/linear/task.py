@@ -265,7 +265,8 @@ class Regression(LowRank):
         if self.covariance is None:
             return
         given = np.asarray(self.covariance, dtype=float)
-        fits = given.shape == (self.dim, self.dim) and np.allclose(given, given.T)
+        # Without an atol of its own, any matrix of entries below 1e-8 would count as symmetric.
+        fits = given.shape == (self.dim, self.dim) and np.allclose(given, given.T, atol=1e-8 * np.abs(given).max())
         # rounding of X @ X.T may leave an eigenvalue of 0 slightly below it
         if not fits or np.linalg.eigvalsh(given)[0] < -1e-10 * np.abs(given).max():
             raise SaddlesError(
@@ -313,6 +314,14 @@ class MatrixCost:
                 f"`function` must return one number; it returns shape {getattr(value, 'shape', '?')}. "
                 "Sum or average it."
             )
+        if not jnp.issubdtype(value.dtype, jnp.floating):
+            raise SaddlesError(
+                f"`function` must return a real number, which has a gradient; it returns the type {value.dtype}."
+            )
+        if self.target is not None:
+            truth = np.asarray(self.target, dtype=float)
+            if truth.shape != sizes or not np.isfinite(truth).all():
+                raise SaddlesError.must_be("target", f"a finite matrix of shape {sizes}, or None", self.target)
 
     @cached_property
     def cost(self) -> Cost:
