@@ -198,6 +198,26 @@ def test_first_step_of_adam(decay):
     assert float((predicted["gradient_stable_rank"] / measured).max()) < 1  # signs have a higher rank
 
 
+@pytest.mark.parametrize("zero", ["", "q", "k", "v", "o"])
+def test_rank_of_the_first_step_of_descent(zero):
+    """By dense matrices; a factor that is 0 at the start moves all the same."""
+    draw = np.random.default_rng(7)
+    names = {name: f"h.0.attn.{name}_proj.weight" for name in "qkvo"}
+    weights = {full: draw.normal(size=(6, 3) if name == "o" else (3, 6)) for name, full in names.items()}
+    slopes = {full: draw.normal(size=value.shape) for full, value in weights.items()}
+    if zero:
+        weights[names[zero]][:] = 0.0
+    config = {"num_attention_heads": 1, "head_dim": 3}
+    found = networks.adam_start(weights, slopes, rate=0.1, config=config)["gradient_stable_rank"].values.ravel()
+    for value, (one, other) in zip(found, ("kq", "vo"), strict=True):
+        (left, down), (right, turn) = (
+            [part[names[name]] if name == "o" else part[names[name]].T for part in (weights, slopes)]
+            for name in (one, other)
+        )
+        sizes = np.linalg.svd(down @ right.T + left @ turn.T, compute_uv=False)
+        assert value == pytest.approx(np.sum(sizes**2) / sizes[0] ** 2, rel=1e-9)
+
+
 def test_bad_input():
     start, model = _trained(False, _descent(0.1), 1)
     with pytest.raises(SaddlesError, match="No attention heads were found"):

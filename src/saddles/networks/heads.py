@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from saddles.errors import SaddlesError
-from saddles.measures.factored import change_spectrum, spectrum
+from saddles.measures.factored import change_spectrum, product_spectrum, spectrum
 from saddles.networks.head_weights import HeadWeights, as_array, both, opened, with_heads
 from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import PRODUCTS, Head, Layout
@@ -182,9 +182,8 @@ def adam_start(
         signs = [part / (np.abs(part) + epsilon) for part in slope]
         after = [(1 - rate * decay) * part - rate * sign for part, sign in zip(now, signs, strict=True)]
         step = change_spectrum(after[0], after[1], now[0], now[1])
-        small = 1e-6 * _norm(now[0]) / max(_norm(slope[0]), _norm(slope[1]), np.finfo(float).tiny)
-        descent = [part - small * down for part, down in zip(now, slope, strict=True)]
-        plain = change_spectrum(descent[0], descent[1], now[0], now[1])
+        # A step of descent without its term of second order: G_K W_Qᵀ + W_K G_Qᵀ.
+        plain = product_spectrum(np.hstack([slope[0], now[0]]), np.hstack([now[1], slope[1]]))
         rows.append({"stable_rank": _stable(step), "gradient_stable_rank": _stable(plain), "norm": _norm(step)})
     return _labelled(layout, rows)
 
