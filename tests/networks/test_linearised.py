@@ -74,6 +74,11 @@ def test_kernel_layer_by_layer_is_that_of_products_with_the_jacobian(activation,
     assert tops[0] == pytest.approx(tops[1], rel=1e-10)
 
 
+def test_top_eigenvalue_of_a_network_whose_units_are_all_silent_is_0():
+    silent = networks.Regression(np.zeros((4, 3)), np.ones((4, 2)), np.zeros((4, 3)), np.ones((4, 2)))
+    assert networks.top_eigenvalue(networks.Perceptron(5, 0.3), silent) == 0.0
+
+
 def test_flow_is_the_limit_of_small_rates():
     times = np.linspace(0, 2, 5)
     flow = saddles.predict(MODEL, TASK, networks.Linearised(), times=times)

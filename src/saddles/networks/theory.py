@@ -185,7 +185,10 @@ def top_eigenvalue(model: Network, task: Regression, *, seed: int = 0, steps: in
     vector = jnp.asarray(np.random.default_rng([seed, 35]).normal(size=task.targets.size))
     kernel = model.tangent_kernel(weights, inputs, inputs) if isinstance(model, WithKernel) else None
     for _ in range(steps):
-        unit = vector / jnp.linalg.norm(vector)
+        size = jnp.linalg.norm(vector)
+        if size == 0:  # no output depends on any weight: of a ReLU network, where no unit is active
+            return 0.0
+        unit = vector / size
         product = (
             _columns(model.outputs, weights, inputs, inputs[:1], unit[None])[0][0] if kernel is None else kernel @ unit
         )
