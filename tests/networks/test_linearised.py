@@ -79,6 +79,14 @@ def test_top_eigenvalue_of_a_network_whose_units_are_all_silent_is_0():
     assert networks.top_eigenvalue(networks.Perceptron(5, 0.3), silent) == 0.0
 
 
+def test_a_rate_that_grows_beyond_what_numbers_hold_is_told():
+    rate = 20 / networks.top_eigenvalue(MODEL, TASK)
+    run = saddles.predict(MODEL, TASK, networks.Linearised(rate), times=rate * np.array([0.0, 5.0, 50.0, 1e4]))
+    assert run.attrs["status"].startswith("diverged")
+    assert run.sizes["time"] == 3
+    assert np.isfinite(run["loss"]).all()
+
+
 def test_flow_is_the_limit_of_small_rates():
     times = np.linspace(0, 2, 5)
     flow = saddles.predict(MODEL, TASK, networks.Linearised(), times=times)

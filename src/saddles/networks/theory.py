@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from saddles.core.status import FINISHED
+from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.trajectory import Trajectory
 from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
@@ -139,8 +139,13 @@ class Linearised:
             tested,
             data,
         )
-        saved = {name: np.asarray(row) for name, row in rows.items()}
-        return Path(times=np.asarray(times, dtype=float), saved=saved, state=weights, status=FINISHED)
+        saved, clock = {name: np.asarray(row) for name, row in rows.items()}, np.asarray(times, dtype=float)
+        # A rate above 2/λ_max grows without end: what is still a number is exact, and the rest is left out.
+        fine = np.isfinite(saved["loss"]) & np.isfinite(saved["test_loss"])
+        good = len(clock) if fine.all() else max(1, int(np.argmin(fine)))
+        status = FINISHED if good == len(clock) else Status(Ending.DIVERGED, f"near time {clock[good]:.6g}")
+        saved = {name: values[:good] for name, values in saved.items()}
+        return Path(times=clock[:good], saved=saved, state=weights, status=status)
 
 
 @eqx.filter_jit
