@@ -7,6 +7,7 @@ import pytest
 
 import saddles
 from saddles import networks
+from saddles.errors import SaddlesError
 from saddles.networks import diagram
 from saddles.networks.diagram import follow_grid
 from saddles.networks.phases import crossing, slope_of
@@ -16,6 +17,23 @@ DRAW = np.random.default_rng(2)
 INPUTS = np.linalg.qr(DRAW.normal(size=(40, 4)))[0] * np.sqrt(40)  # whitened: XᵀX/n = 1
 TARGET = np.diag([1.0, 0.6, 0.3, 0.0])[:3]
 TASK = networks.Regression(INPUTS, INPUTS @ TARGET.T, INPUTS[:5], INPUTS[:5] @ TARGET.T)
+
+
+def test_predicted_linearity_of_lazy_modes_keeps_its_digits():
+    """e = x²/8 − O(x⁴) for x = s/σ²w: below x = 1e-8 it used to be 0."""
+    thresholds = 10.0 ** np.arange(4, 13)
+    found = networks.predicted_linearity([1.0], thresholds)
+    np.testing.assert_allclose(found * thresholds**2, 0.125, rtol=1e-7)
+    # e = 1 − 1/cosh G and x = sinh 2G, from G
+    for level in (1e-14, 1e-3, 0.5, 0.999):
+        exact = 1 / np.sinh(2 * np.arccosh(1 / (1 - level))) if level > 1e-6 else 1 / np.sqrt(8 * level)
+        assert networks.predicted_border([1.0], level) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize(("values", "level"), [([0.0, 0.0], 0.5), ([], 0.5), ([np.nan], 0.5), ([1.0], 1.0)])
+def test_a_border_that_is_not_there_is_refused(values, level):
+    with pytest.raises(SaddlesError, match="must be"):
+        networks.predicted_border(values, level)
 
 
 @pytest.mark.parametrize("threshold", [0.02, 0.2])

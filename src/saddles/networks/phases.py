@@ -13,6 +13,7 @@ whitened inputs, squared loss, training to the end, and a start A(0) that is sma
 
 import numpy as np
 
+from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 
 HALF = 0.5
@@ -28,15 +29,23 @@ def predicted_linearity(singular_values: ArrayLike, threshold: ArrayLike) -> np.
     """
     size = np.asarray(threshold, dtype=float)
     values = np.asarray(singular_values, dtype=float).reshape(-1)
-    # cosh G from sinh 2G = x: cosh² G = (1 + cosh 2G)/2 = (1 + √(1 + x²))/2.
-    ratio = values / size[..., None]
-    each = 1 - 1 / np.sqrt((1 + np.sqrt(1 + ratio**2)) / 2)
+    # cosh G from sinh 2G = x: cosh² G = (1 + cosh 2G)/2 = 1 + (√(1 + x²) − 1)/2, and e = 1 − (cosh² G)^−½. Both
+    # differences cancel where x is small, that is for lazy modes, and are written without that there.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = values / size[..., None]
+        height = np.hypot(1, ratio)
+        beyond = np.where(ratio < 1, ratio * ratio / (1 + height), height - 1)
+    each = -np.expm1(-0.5 * np.log1p(beyond / 2))
     return np.asarray(np.sqrt(np.sum((each * values) ** 2, -1) / np.sum(values**2)))
 
 
 def predicted_border(singular_values: ArrayLike, linearity: float = HALF) -> float:
     """The σ²w at which `predicted_linearity` has a given value, by bisection: e falls with σ²w."""
     values = np.asarray(singular_values, dtype=float).reshape(-1)
+    if not (values.size and np.isfinite(values).all() and values.min() >= 0 and values.max() > 0):
+        raise SaddlesError.must_be("singular_values", "finite numbers of at least 0, not all 0", singular_values)
+    if not 0 < linearity < 1:
+        raise SaddlesError.must_be("linearity", "between 0 and 1", linearity)
     low, high = 1e-12 * values.max(), 1e12 * values.max()
     for _ in range(100):  # halves the logarithm of a ratio of 1e24: down to rounding after 60
         middle = np.sqrt(low * high)
