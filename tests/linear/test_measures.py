@@ -113,6 +113,12 @@ def test_stable_rank_and_best():
     assert (float(found["best_test_error"]), float(found["best_time"]), int(found["best_step"])) == (1.0, 0.5, 5)
 
 
+def test_stable_rank_of_tiny_and_of_missing_spectra():
+    rows = [[1e-200, 1e-200], [3e200, 4e200], [np.nan, np.nan], [1.0, np.nan]]  # the last: of a smaller matrix, padded
+    data = xr.Dataset({"singular_value": (("time", "mode"), rows)}, coords={"time": np.arange(4.0)})
+    np.testing.assert_allclose(measures.stable_rank(data), [2.0, 25 / 16, np.nan, 1.0])
+
+
 def test_states_and_crossing_times():
     data = xr.Dataset(
         {"singular_value": (("time", "mode"), [[0.1, 0.1], [1.0, 0.2], [9.0, 0.3]]), "threshold": ((), 0.9)},

@@ -60,7 +60,7 @@ _ROWS = (
     ("linear/phases.py", "smallest**2 / max(a**2 - b**2 for a, b in pairs)", "smallest / max(a**2 - b**2 for a, b in pairs)", "tests/linear/test_theory.py"),
     ("measures/modes.py", "strong = np.sqrt(max(matrix.shape[1:]) / width) * norm", "strong = np.sqrt(width / max(matrix.shape[1:])) * norm", "tests/linear/test_measures.py"),
     ("measures/modes.py", "values / np.hypot(values, trajectory[\"threshold\"])", "values / (values + trajectory[\"threshold\"])", "tests/linear/test_measures.py"),
-    ("measures/spectra.py", "largest = squares.max(\"mode\")", "largest = squares.mean(\"mode\")", "tests/linear/test_measures.py"),
+    ("measures/spectra.py", "largest = values.max(\"mode\")", "largest = values.mean(\"mode\")", "tests/linear/test_measures.py"),
     # diagonal
     ("diagonal/task.py", "return inputs, truth, clean + self.noise * np.random", "return inputs, truth, clean + 0 * np.random", "tests/diagonal/test_simulate.py"),
     ("diagonal/task.py", "np.random.default_rng([self.seed, 32])", "np.random.default_rng([self.seed, 30])", "tests/test_streams.py"),

@@ -14,11 +14,12 @@ def need(trajectory: xr.Dataset, *names: str) -> None:
 
 
 def stable_rank(trajectory: xr.Dataset) -> xr.DataArray:
-    """‖A‖²_F / ‖A‖²_op from `singular_value`; 0 for the zero matrix."""
+    """‖A‖²_F / ‖A‖²_op from `singular_value`; 0 for the zero matrix, NaN where there are no singular values."""
     need(trajectory, "singular_value")
-    squares = trajectory["singular_value"] ** 2
-    largest = squares.max("mode")
-    return (squares.sum("mode") / largest.where(largest > 0)).fillna(0.0).rename("stable_rank")
+    values = trajectory["singular_value"]
+    largest = values.max("mode")
+    share = values / largest.where(largest > 0, 1.0)  # before it is squared, or small matrices would underflow to 0
+    return (share**2).sum("mode").where(largest.notnull()).rename("stable_rank")
 
 
 def best(trajectory: xr.Dataset, variable: str = "test_error") -> xr.Dataset:
