@@ -17,6 +17,7 @@ from saddles.diagonal import (
     LinearDiagonal,
     Supervised,
     TeacherStudent,
+    check_assumptions,
     cross_entropy,
 )
 from saddles.errors import SaddlesError
@@ -29,6 +30,12 @@ def _classes(labels):
         Supervised(np.eye(3), labels, cross_entropy),
         Incremental(1),
     )
+
+
+def _other():
+    """A prediction of another network."""
+    predicted = predict(LinearDiagonal(2), Supervised(np.eye(2), np.ones(2)), Incremental(1))
+    check_assumptions(LinearDiagonal(3), Supervised(np.eye(3), np.ones(3)), predicted)
 
 
 HEAD = AttentionHead(2)
@@ -49,6 +56,7 @@ HEAD = AttentionHead(2)
         (lambda: TeacherStudent(LinearDiagonal(2), 5, teacher=[1, 2, 3]).targets, "`teacher` must be"),
         (lambda: TeacherStudent(LinearDiagonal(2), 5, sparsity=-1), "`sparsity` must be"),
         (lambda: TeacherStudent(LinearDiagonal(2), 5, sparsity=3).truth, "`sparsity` must be"),
+        (_other, "which has 3 coordinates; it has 2"),
         (lambda: TeacherStudent(FullHead(2), 5, sparsity=1).truth, "`sparsity` must be"),
     ],
 )  # fmt: skip

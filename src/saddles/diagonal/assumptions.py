@@ -43,6 +43,11 @@ def check_assumptions(
             "`predicted` must be a prediction of Incremental, with `stage_beta`; got a trajectory with "
             f"{', '.join(sorted(map(str, predicted.data_vars))[:4])}. Pass predict(model, task, Incremental())."
         )
+    if predicted.sizes["coordinate"] != network.coordinates:
+        raise SaddlesError(
+            f"`predicted` must be a prediction of this model, which has {network.coordinates} coordinates; it has "
+            f"{predicted.sizes['coordinate']}."
+        )
     risk = risk_of(network, check_task(task, model))
     u, v = network.start(task, seed)
     draw = np.random.default_rng([seed, 37])

@@ -14,6 +14,8 @@ import xarray as xr
 from scipy.optimize import nnls
 
 FLAT = 1e-10
+"""Forces below this part of the first are 0, and an s_i this close to ±1 is there: both are round-off of least squares,
+which is solved directly. Algorithm 1 follows flows and must allow ten times as much (`rest.ZERO`)."""
 
 
 def saddle_path(inputs: np.ndarray, targets: np.ndarray, max_stages: int = 100) -> xr.Dataset:

@@ -199,6 +199,7 @@ class MirrorFlow(StiffFlow):
         values, vectors = np.linalg.eigh(root[:, None] * (block + block.T) / 2 * root)
         push = vectors.T @ (root * force[chosen])
         flat = np.abs(values) <= FLAT * np.abs(values).max()
+        # D^{1/2} S moves along a flat direction at the speed `push`, so S itself at most at push / min D^{1/2}.
         if (values[~flat] < 0).any() or np.abs(push[flat]).max(initial=0.0) > drift * max(root.min(), TINY):
             return None
         return (vectors[:, ~flat] @ (push[~flat] / values[~flat])) / root
