@@ -161,6 +161,15 @@ def test_aligned_mode_solves_its_equation(threshold, start):
     )
 
 
+@pytest.mark.parametrize("threshold", [1e6, 1e12, 1e20])
+@pytest.mark.parametrize("start", [-2e-3, 0.0, 1e-6, 3.0])
+def test_a_mode_far_below_the_threshold_keeps_its_digits(threshold, start):
+    """There s' = pace σ²w (s* − s) up to (s/σ²w)²; s used to be a difference of numbers of the size of σ²w."""
+    target, times = 1e-3, np.array([0.0, 1e-3, 0.5, 40.0])
+    found = [float(aligned_mode(t / threshold, np.array(start), target, threshold, 1.0)) for t in times]
+    np.testing.assert_allclose(found, target + (start - target) * np.exp(-times), rtol=1e-10, atol=1e-16)
+
+
 def test_aligned_equals_self_consistent_from_an_aligned_start():
     task = Denoising(6, 2, seed=5)
     left, _, right = np.linalg.svd(task.observed)

@@ -304,9 +304,12 @@ def aligned_mode(
     x = jnp.where(start >= 0, (start + jnp.hypot(start, threshold)) / threshold,
                   threshold / (jnp.hypot(start, threshold) - start))  # fmt: skip
     decay = jnp.exp(-pace * height * t)  # of the distance: written with a decay, so that nothing overflows
-    gap = top - x
-    there = ((x - low) * top + low * gap * decay) / ((x - low) + gap * decay)
-    return threshold / 2 * (there - 1 / there)
+    # Far below σ²w, x is 1 and a little, and s is in that little alone: there x − 1 is what is carried along.
+    little, end = (jnp.where(jnp.abs(r) < 1, r + r * r / (1 + jnp.hypot(r, 1.0)), far - 1) for r, far in
+                   ((start / threshold, x), (target / threshold, top)))  # fmt: skip
+    held, gap = x - low, (end - little) * decay
+    there, beyond = ((held * one + gap * other) / (held + gap) for one, other in ((top, low), (end, low - 1)))
+    return threshold / 2 * jnp.where(jnp.abs(beyond) < 0.5, beyond * (2 + beyond) / (1 + beyond), there - 1 / there)
 
 
 def _seen(see: Callable[[Array], dict[str, Array]], times: np.ndarray, start: _Start, ended: Status) -> Path:
