@@ -160,7 +160,7 @@ def _barriers(
 ) -> tuple[np.ndarray, np.ndarray]:
     """log_α|p| and log_α|q| at the start: what is left until a coordinate becomes active upward, and downward."""
     if log_alpha is None:
-        return powers, powers
+        return powers, 2 * powers - powers  # the listing's upper barrier is 2 where b⁰ is 1
     start = LogScale.from_weights(u, v, log_alpha, powers)
     return start.log_p / log_alpha, start.log_q / log_alpha
 
@@ -168,7 +168,7 @@ def _barriers(
 def waiting(log_scale: np.ndarray, other: np.ndarray, force: np.ndarray) -> np.ndarray:
     """Δ of (10): log_α|p|/g upward, log_α|q|/|g| downward, ∞ where g = 0 or what would grow is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        left = np.where(force > 0, log_scale, other) / np.abs(force)
+        left = np.where(force > 0, log_scale / force, -other / force)
     # Round-off may leave b just beyond a barrier that it has reached: it is due now, not in the past.
     return np.where(force == 0, np.inf, np.maximum(left, 0.0))
 
