@@ -60,7 +60,7 @@ _ROWS = (
     ("linear/phases.py", "smallest**2 / max(a**2 - b**2 for a, b in pairs)", "smallest / max(a**2 - b**2 for a, b in pairs)", "tests/linear/test_theory.py"),
     ("measures/modes.py", "strong = np.sqrt(max(matrix.shape[1:]) / width) * norm", "strong = np.sqrt(width / max(matrix.shape[1:])) * norm", "tests/linear/test_measures.py"),
     ("measures/modes.py", "values / np.hypot(values, trajectory[\"threshold\"])", "values / (values + trajectory[\"threshold\"])", "tests/linear/test_measures.py"),
-    ("measures/spectra.py", "largest = squares.max(\"mode\")", "largest = squares.mean(\"mode\")", "tests/linear/test_measures.py"),
+    ("measures/spectra.py", "largest = values.max(\"mode\")", "largest = values.mean(\"mode\")", "tests/linear/test_measures.py"),
     # diagonal
     ("diagonal/task.py", "return inputs, truth, clean + self.noise * np.random", "return inputs, truth, clean + 0 * np.random", "tests/diagonal/test_simulate.py"),
     ("diagonal/task.py", "np.random.default_rng([self.seed, 32])", "np.random.default_rng([self.seed, 30])", "tests/test_streams.py"),
@@ -70,7 +70,7 @@ _ROWS = (
     ("diagonal/perturb.py", "v + noise * draw.normal(size=v.shape)", "v", "tests/diagonal/test_simulate.py"),
     ("diagonal/theory.py", "-other / force)", "log_scale / force)", "tests/diagonal/test_theory.py"),
     ("diagonal/theory.py", "now.log_scale - force * wait)", "now.log_scale)", "tests/diagonal/test_theory.py"),
-    ("diagonal/theory.py", "return powers, 2 * powers", "return powers, 1 * powers", "tests/diagonal/test_theory.py"),
+    ("diagonal/theory.py", "return powers, powers", "return powers, 0 * powers", "tests/diagonal/test_theory.py"),
     ("diagonal/model.py", "jax.nn.softmax(logits, axis=-1), states) * value_output[None, None, :]", "jax.nn.softmax(logits, axis=-2), states) * value_output[None, None, :]", "tests/diagonal/test_simulate.py"),
     ("diagonal/model.py", "return np.repeat(per_head.ravel(), 2 * self.dim)", "return np.tile(per_head.ravel(), 2 * self.dim)", "tests/diagonal/test_theory.py"),
     ("diagonal/rest.py", "& (side * stepper.slope < 0))", "& (side * stepper.slope > 0))", "tests/diagonal/test_theory.py"),

@@ -160,7 +160,7 @@ def _barriers(
 ) -> tuple[np.ndarray, np.ndarray]:
     """log_α|p| and log_α|q| at the start: what is left until a coordinate becomes active upward, and downward."""
     if log_alpha is None:
-        return powers, 2 * powers - powers  # the listing's upper barrier is 2 where b⁰ is 1
+        return powers, powers
     start = LogScale.from_weights(u, v, log_alpha, powers)
     return start.log_p / log_alpha, start.log_q / log_alpha
 

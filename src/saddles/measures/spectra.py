@@ -17,10 +17,9 @@ def stable_rank(trajectory: xr.Dataset) -> xr.DataArray:
     """‖A‖²_F / ‖A‖²_op from `singular_value`; 0 for the zero matrix, NaN where there are no singular values."""
     need(trajectory, "singular_value")
     values = trajectory["singular_value"]
-    top = values.max("mode")
-    squares = (values / top.where(top > 0, 1.0)) ** 2  # of shares, for those of a small matrix would underflow to 0
-    largest = squares.max("mode")
-    return (squares.sum("mode") / largest.where(largest > 0)).fillna(0.0).where(top.notnull()).rename("stable_rank")
+    largest = values.max("mode")
+    share = values / largest.where(largest > 0, 1.0)  # before it is squared, or small matrices would underflow to 0
+    return (share**2).sum("mode").where(largest.notnull()).rename("stable_rank")
 
 
 def best(trajectory: xr.Dataset, variable: str = "test_error") -> xr.Dataset:
