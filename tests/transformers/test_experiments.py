@@ -231,6 +231,17 @@ def test_ranks_by_scale_are_judged():
     np.testing.assert_allclose(spearman(exchanged), 0.5)
 
 
+def test_a_scale_that_diverged_is_not_left_out():
+    """Of one seed: no claim takes the worst of the scales that are left, nor its ranks for equal ones."""
+    growing = np.array([3.0, 2.0, 1.0])[None, :, None, None, None] * np.ones((50, 1, 5, 3, 4))
+    growing[20:, 2, 4] = np.nan
+    run = trajectory(growing, scales=(1.0, 0.3, 0.1))
+    run["train_loss"] = run["train_loss"].where(run["stable_rank"].isel(layer=0, head=0, product=0).notnull())
+    judged = scale_claims(run, "laptop", "Figure 7")
+    reasons = {claim.reason for claim in (*judged[:4], judged[-1])}
+    assert reasons == {"a measured number is not finite"}
+
+
 def test_spectra_are_kept_at_few_instants():
     steps = np.arange(1, 501) * 10
     flat = {name: ("time", np.ones(500)) for name in ("train_loss", "test_loss", "test_accuracy", "rate")}
