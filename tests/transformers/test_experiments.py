@@ -118,6 +118,17 @@ def test_a_run_that_diverges_keeps_what_it_had(tmp_path):
     assert run.trajectory["step"].values.tolist() == [4]
 
 
+def test_scales_may_be_trained_in_any_order(tmp_path):
+    changes = {"width": 8, "layers": 1, "hidden": 8, "epochs": 0.5}
+    mixed, ordered = (
+        run_experiment("transformers/vit-init-scale", size="tiny", changes=changes | {"scales": scales},
+                       out=tmp_path / str(scales[0])).trajectory
+        for scales in ((0.17, 1.0, 0.3), (1.0, 0.3, 0.17))
+    )  # fmt: skip
+    assert mixed["scale"].values.tolist() == [1.0, 0.3, 0.17]
+    xr.testing.assert_equal(mixed, ordered)
+
+
 def test_data_are_needed_where_a_setting_names_them(tmp_path, monkeypatch):
     monkeypatch.setenv("SADDLES_DATA", str(tmp_path))
     row = registry()[NAME]
