@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 from PIL import Image
 
-from saddles.core.experiment import registry
+from saddles.core.experiment import Context, registry
 from saddles.core.run import resume, run_experiment
 from saddles.core.status import Ending, Status
 from saddles.core.store import load
@@ -118,13 +118,13 @@ def test_a_run_that_diverges_keeps_what_it_had(tmp_path):
     assert run.trajectory["step"].values.tolist() == [4]
 
 
-def test_scales_may_be_trained_in_any_order(tmp_path):
+def test_scales_may_be_trained_in_any_order():
+    row = registry()["transformers/vit-init-scale"]
     changes = {"width": 8, "layers": 1, "hidden": 8, "epochs": 0.5}
     mixed, ordered = (
-        run_experiment("transformers/vit-init-scale", size="tiny", changes=changes | {"scales": scales},
-                       out=tmp_path / str(scales[0])).trajectory
+        row.run(row.settings("tiny", changes | {"scales": scales}), Context(seed=0, size="tiny"))
         for scales in ((0.17, 1.0, 0.3), (1.0, 0.3, 0.17))
-    )  # fmt: skip
+    )
     assert mixed["scale"].values.tolist() == [1.0, 0.3, 0.17]
     xr.testing.assert_equal(mixed, ordered)
 
