@@ -1,4 +1,4 @@
-"""Models as people have them: wrapped, with parts of odd names, not yet run."""
+"""Models as people have them: wrapped, of types and parts that cannot be measured."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from saddles.errors import SaddlesError
-from saddles.probe import heads
+from saddles.probe import heads, record, spectra
 from saddles.probe.lora.adapter import lora_extract
 from saddles.probe.lora.planning import lora_plan
 
@@ -84,3 +84,16 @@ def test_a_part_called_module_beside_others_is_no_wrapper():
 def test_weights_without_a_shape_are_told():
     with pytest.raises(SaddlesError, match=r"0\.weight has no shape yet.* Call the model once first"):
         heads(nn.Sequential(nn.LazyLinear(3)))
+
+
+def test_weights_of_8_bits_are_refused():
+    """Their scales lie elsewhere."""
+    model = small_models.timm_like()
+    start = copy.deepcopy(model)
+    for part in (model, start):
+        layer = part.blocks[0]["attn"].qkv
+        layer.weight = nn.Parameter(layer.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
+    with pytest.raises(SaddlesError, match="16 bits or more; it is float8_e4m3fn"):
+        spectra(model, start)
+    with pytest.raises(SaddlesError, match="16 bits or more; it is float8_e4m3fn"):
+        record(model)

@@ -63,6 +63,7 @@ def spectra(
         verdicts = verify_layout(model, layout, inputs)["verdict"].values
         layout = dataclasses.replace(layout, verdicts=tuple(map(str, verdicts)))
     start, layout, notes = _matched(model, reference, start, layout)
+    check_types({name: now[name] for name in layout.parameters()})
     # One thread where processes must gather in the same order, and on a GPU: it has all heads of a layer at once, and
     # torch fails where several threads are the first to use its linear algebra there.
     alone = any(is_sharded(tensor) or tensor.device.type != "cpu" for tensor in (*now.values(), *start.values()))
@@ -111,6 +112,16 @@ def parameters(model: object) -> dict[str, Tensor]:
             )
         named[name] = tensor
     return named
+
+
+def check_types(measured: Mapping[str, Tensor]) -> None:
+    """Refuse numbers of 8 bits: what the model computes with has a scale, too, which lies elsewhere."""
+    narrow = next((name for name, tensor in measured.items() if tensor.dtype.itemsize < 2), None)
+    if narrow is not None:
+        kind = str(measured[narrow].dtype).removeprefix("torch.")
+        raise SaddlesError(
+            f"The parameter {narrow} must have 16 bits or more; it is {kind}. Give the model before quantisation."
+        )
 
 
 def live_parameters(model: torch.nn.Module) -> dict[str, Tensor]:
