@@ -1,4 +1,4 @@
-"""Models as people have them: wrapped, of types and parts that cannot be measured."""
+"""Models as people have them: wrapped, of types and parts that cannot be measured, and files that hold no numbers."""
 
 import copy
 import json
@@ -86,6 +86,14 @@ def test_weights_without_a_shape_are_told():
         heads(nn.Sequential(nn.LazyLinear(3)))
 
 
+def test_a_weight_that_is_computed_from_others_is_named():
+    model = small_models.timm_like()
+    nn.utils.parametrizations.spectral_norm(model.blocks[0]["attn"].qkv)
+    found = heads(model)
+    assert {head.attention for head in found.heads} == {"blocks.1.attn"}
+    assert "remove_parametrizations" in dict(found.skipped)["blocks.0.attn.qkv.parametrizations.weight.original"]
+
+
 def test_weights_of_8_bits_are_refused():
     """Their scales lie elsewhere."""
     model = small_models.timm_like()
@@ -97,3 +105,13 @@ def test_weights_of_8_bits_are_refused():
         spectra(model, start)
     with pytest.raises(SaddlesError, match="16 bits or more; it is float8_e4m3fn"):
         record(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [(lambda t: t.to("meta"), "no values"), (torch.Tensor.to_sparse, "sparse")]
+)
+def test_a_file_without_numbers_is_told(tmp_path, change, words):
+    torch.save({"layer.weight": torch.eye(4)}, tmp_path / "base.pt")
+    torch.save({"layer.weight": change(2 * torch.eye(4))}, tmp_path / "tuned.pt")
+    with pytest.raises(SaddlesError, match=f"layer.weight of .* has (a )?{words}"):
+        lora_plan(tmp_path / "base.pt", tmp_path / "tuned.pt")
