@@ -1,14 +1,16 @@
-"""Add the seeds or scales of a finished run to a stored trajectory and draw its figure anew, or store a first run.
+"""Add the seeds or scales of finished runs to a stored trajectory and draw its figure anew, or store first runs.
 
-    python docs/join.py RUN NAME --machine "one NVIDIA H200, torch 2.11.0" [--note "exact images"]
+    python docs/join.py RUN [RUN ...] NAME --machine "one NVIDIA H200, torch 2.11.0" [--note "exact images"]
 
-RUN is the folder of the run, NAME that of docs/results/NAME.zarr and of docs/figures/NAME.png. Runs must be of one
+RUN is the folder of a run, NAME that of docs/results/NAME.zarr and of docs/figures/NAME.png. Runs must be of one
 experiment, size and settings, but for those that change how a run is made and not what it is (FREE). Runs at other
-scales of the initialisation must have the seeds of the store. Whole spectra stay those of the first seed. Then
-`python docs/derive.py` computes the records and the verdicts over all seeds.
+scales of the initialisation must have the seeds of the store: give the runs of all seeds at once, that of its first
+seed first, for whole spectra stay those of the first seed. Then `python docs/derive.py` computes the records and the
+verdicts over all seeds.
 """
 
 import argparse
+import functools
 import json
 import sys
 import tempfile
@@ -56,12 +58,20 @@ def joined(stored: xr.Dataset, run: xr.Dataset) -> xr.Dataset:
     axis, other = (
         ("seed", "scale") if set(_labels(stored, "scale")) == set(_labels(run, "scale")) else ("scale", "seed")
     )
+    if set(_labels(stored, other)) != set(_labels(run, other)):
+        raise SaddlesError(
+            f"{row.name}: a run of another seed must have all scales of the store, {_labels(stored, 'scale')}, and "
+            f"runs at other scales all its seeds, {_labels(stored, 'seed')}; got scales {_labels(run, 'scale')} and "
+            f"seeds {_labels(run, 'seed')}. Give the runs of all seeds at once."
+        )
     again = sorted(set(_labels(stored, axis)) & set(_labels(run, axis)))
     if again:
         raise SaddlesError(f"{row.name}: the {axis} {again[0]} is stored already.")
-    if set(_labels(stored, other)) != set(_labels(run, other)):
+    if axis == "scale" and _labels(run, "seed")[0] != _labels(stored, "seed")[0]:
+        # Whole spectra have no axis of seeds: those of two seeds would stand side by side as if they were of one.
         raise SaddlesError(
-            f"{row.name}: runs at other scales must have the seeds of the store, {_labels(stored, other)}."
+            f"{row.name}: whole spectra of the store are those of the seed {_labels(stored, 'seed')[0]}. Give the run "
+            "of this seed first."
         )
     longer = max((stored, run), key=lambda one: one.sizes["time"])
     known, new = stored["time"].values, run["time"].values
@@ -143,13 +153,13 @@ def draw(whole: xr.Dataset, file: Path) -> None:
 def main(arguments: list[str], docs: Path = DOCS) -> None:
     """Join, store and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="run")
     parser.add_argument("name")
     parser.add_argument("--machine", required=True)
     parser.add_argument("--note", default="")
     given = parser.parse_args(arguments)
     target = docs / "results" / f"{given.name}.zarr"
-    whole = described(given.run, given.machine, given.note)
+    whole = functools.reduce(joined, (described(run, given.machine, given.note) for run in given.runs))
     if target.exists():
         whole = joined(load(target), whole)
     draw(whole, docs / "figures" / f"{given.name}.png")  # first: what cannot be drawn is not stored either

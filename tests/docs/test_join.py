@@ -91,7 +91,7 @@ def test_scales_are_joined_in_their_order_for_the_seeds_that_are_stored():
         whole.sel(scale=scales).assign_attrs(settings=json.dumps(told | {"scales": scales}))
         for scales in ([1.0, 0.1], [0.3])
     )
-    again = join.joined(ends, middle.isel(seed=slice(None, None, -1)))
+    again = join.joined(ends, middle)
     assert json.loads(again.attrs["settings"]) == told
     assert again.attrs["wall_time_s"] == pytest.approx(2 * whole.attrs["wall_time_s"])
     names = [name for name in whole.data_vars if name in again]
@@ -99,7 +99,32 @@ def test_scales_are_joined_in_their_order_for_the_seeds_that_are_stored():
     assert {"stable_rank", "train_loss", "leading_singular_value"} < set(names)
     for name in names:
         np.testing.assert_array_equal(again[name].transpose(*whole[name].dims), whole[name], err_msg=str(name))
-    with pytest.raises(SaddlesError, match="must have the seeds of the store"):
+    with pytest.raises(SaddlesError, match="runs at other scales all its seeds"):
         join.joined(ends, middle.isel(seed=[0]))
+    with pytest.raises(SaddlesError, match=f"are those of the seed {int(whole['seed'][0])}. Give the run of this seed"):
+        join.joined(ends, middle.isel(seed=slice(None, None, -1)))
     with pytest.raises(SaddlesError, match=r"the scale 0\.1 is stored already"):
         join.joined(ends, whole.sel(scale=[0.3, 0.1]))
+
+
+def test_runs_at_other_scales_are_joined_seed_by_seed(tmp_path):
+    """Each run has one seed, the store two: given at once, they are joined to each other first."""
+    whole = saddles.load(ROOT / "docs" / "results" / "transformers-vit-init-scale.zarr").load()
+    told = json.loads(whole.attrs["settings"])
+    (tmp_path / "figures").mkdir()
+    saddles.save(whole.sel(scale=[1.0, 0.1]).drop_encoding(), tmp_path / "results" / "scales.zarr")
+    places = [tmp_path / str(seed) for seed in (0, 1)]
+    for seed, place in enumerate(places):
+        one = whole.sel(scale=[0.3]).isel(seed=[seed]).assign_attrs(settings=json.dumps(told | {"scales": [0.3]}))
+        one.attrs = {name: one.attrs[name] for name in one.attrs if name not in ("command", "machine", "note")}
+        saddles.save(one.assign_attrs(seed=seed).drop_encoding(), place / "trajectory.zarr")
+    words = ["scales", "--machine", "a machine"]
+    with pytest.raises(SaddlesError, match="Give the runs of all seeds at once"):
+        join.main([str(places[0]), *words], tmp_path)
+    join.main([*map(str, places), *words], tmp_path)
+    found = saddles.load(tmp_path / "results" / "scales.zarr")
+    np.testing.assert_array_equal(found["singular_value"], whole["singular_value"])
+    np.testing.assert_array_equal(found["stable_rank"], whole["stable_rank"])
+    assert [line for line in found.attrs["command"].split("; ") if "--set scales=0.3" in line] == [
+        f"saddles run transformers/vit-init-scale --size gpu --seed {seed} --set scales=0.3" for seed in (0, 1)
+    ]

@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 from PIL import Image
 
-from saddles.core.experiment import registry
+from saddles.core.experiment import Context, registry
 from saddles.core.run import resume, run_experiment
 from saddles.core.status import Ending, Status
 from saddles.core.store import load
@@ -116,6 +116,17 @@ def test_a_run_that_diverges_keeps_what_it_had(tmp_path):
     run = run_experiment(NAME, size="tiny", changes={"rate": 1e9, "epochs": 2.0}, out=tmp_path / "here")
     assert Status.parse(run.record["trajectory_status"]).ending == Ending.DIVERGED
     assert run.trajectory["step"].values.tolist() == [4]
+
+
+def test_scales_may_be_trained_in_any_order():
+    row = registry()["transformers/vit-init-scale"]
+    changes = {"width": 8, "layers": 1, "hidden": 8, "epochs": 0.5}
+    mixed, ordered = (
+        row.run(row.settings("tiny", changes | {"scales": scales}), Context(seed=0, size="tiny"))
+        for scales in ((0.17, 1.0, 0.3), (1.0, 0.3, 0.17))
+    )
+    assert mixed["scale"].values.tolist() == [1.0, 0.3, 0.17]
+    xr.testing.assert_equal(mixed, ordered)
 
 
 def test_data_are_needed_where_a_setting_names_them(tmp_path, monkeypatch):
@@ -229,6 +240,17 @@ def test_ranks_by_scale_are_judged():
     assert [claim.verdict for claim in turned[:2]] == ["fails", "fails"]
     exchanged = trajectory(growing[:, [1, 0, 2]], scales=(1.0, 0.3, 0.1))["stable_rank"].isel(time=-1, product=0)
     np.testing.assert_allclose(spearman(exchanged), 0.5)
+
+
+def test_a_scale_that_diverged_is_not_left_out():
+    """Of one seed: no claim takes the worst of the scales that are left, nor its ranks for equal ones."""
+    growing = np.array([3.0, 2.0, 1.0])[None, :, None, None, None] * np.ones((50, 1, 5, 3, 4))
+    growing[20:, 2, 4] = np.nan
+    run = trajectory(growing, scales=(1.0, 0.3, 0.1))
+    run["train_loss"] = run["train_loss"].where(run["stable_rank"].isel(layer=0, head=0, product=0).notnull())
+    judged = scale_claims(run, "laptop", "Figure 7")
+    reasons = {claim.reason for claim in (*judged[:4], judged[-1])}
+    assert reasons == {"a measured number is not finite"}
 
 
 def test_spectra_are_kept_at_few_instants():

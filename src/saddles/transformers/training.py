@@ -27,6 +27,8 @@ from saddles.transformers.feed import Feed
 from saddles.transformers.recipe import Recipe
 
 TESTED = ("test_loss", "test_accuracy")
+RECORDING = "recording"
+"""Folder of the probe's recording, beside the checkpoint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,14 +76,11 @@ def train(
     """
     processes.join()
     _check(feed, recipe, every, evaluate_every)
-    device = next(model.parameters()).device
-    gpu = device.type == "cuda"
+    gpu = next(model.parameters()).device.type == "cuda"
     optimiser = recipe.build(model.parameters(), gpu)
-    file, recording = _places(folder)
-    checkpoint = Checkpoint(file, {"model": model, "optimiser": optimiser}, _identity(recipe, feed))
-    history = checkpoint.restore(device)
-    if recording is not None and history.step == 0 and processes.rank() == 0:
-        shutil.rmtree(recording, ignore_errors=True)  # killed before the first checkpoint
+    place = None if folder is None else Path(folder)
+    checkpoint, history = _restored(place, model, optimiser, _identity(recipe, feed))
+    recording = None if place is None else place / RECORDING
     stepper = _Stepper(model, feed, recipe, optimiser, gpu if compiled is None else compiled, evaluate_every or every)
     with within_memory(f"split batches with accumulate={2 * recipe.accumulate}, or lower batch"):
         if gpu and processes.count() == 1:
@@ -110,11 +109,19 @@ def _identity(recipe: Recipe, feed: Feed) -> str:
     return f"{replace(recipe, accumulate=1)}, batch={feed.size}, epoch={feed.steps}, seed={getattr(feed, 'seed', None)}"
 
 
-def _places(folder: str | os.PathLike[str] | None) -> tuple[Path | None, Path | None]:
-    if folder is None:
-        return None, None
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return Path(folder) / "checkpoint.pt", Path(folder) / "recording"
+def _restored(
+    folder: Path | None, model: nn.Module, optimiser: torch.optim.Optimizer, run: str
+) -> tuple[Checkpoint, History]:
+    """The checkpoint of a folder, and what the run has done so far, put back into model and optimiser."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    file = None if folder is None else folder / "checkpoint.pt"
+    checkpoint = Checkpoint(file, {"model": model, "optimiser": optimiser}, run)
+    history = checkpoint.restore(next(model.parameters()).device)
+    if folder is not None and history.step == 0 and processes.rank() == 0:
+        # Killed before the first checkpoint: rows of steps that are taken again must not stand in the recording.
+        shutil.rmtree(folder / RECORDING, ignore_errors=True)
+    return checkpoint, history
 
 
 def _check(feed: Feed, recipe: Recipe, every: int, evaluate_every: int | None) -> None:

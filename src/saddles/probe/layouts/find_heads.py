@@ -109,6 +109,8 @@ def _skipped(shapes: Shapes, heads: tuple[Head, ...], refused: Mapping[str, str]
 def _reason(name: str, shape: tuple[int, ...]) -> str | None:
     if any(word in name for word in _PEFT_WORDS):
         return "part of a PEFT adapter: merge it first (merge_and_unload) to have its heads measured"
+    if ".parametrizations." in name:  # of weight or spectral norm, for instance: the weight itself is no parameter
+        return "a weight is computed from it: call torch.nn.utils.parametrize.remove_parametrizations first"
     if len(shape) < 2 or (min(shape) <= 1 and len(shape) == 2):
         return "a vector has no spectrum"
     if _is_experts(name, shape):

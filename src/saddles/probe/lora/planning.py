@@ -77,21 +77,12 @@ def lora_plan(
     _check(rule, loss, evaluate, data, leading, embeddings)
     workshop = workshop_of(device, on, workers, parts, data)
     truncation = open_pair(base, tuned, data, leading, device, embeddings, in_proj=data is None and not save_modules)
-    pairs, late = truncation.pairs, truncation.late
-    workshop.check(late, truncation.early)
+    workshop.check(truncation.late, truncation.early)
     change = _changed(truncation, workshop)
     judge = None if evaluate is None else _Judgement(truncation, change, save_modules, evaluate)
     chosen = choose(change.sized, rule) if loss is None or judge is None else judge.within(loss)
-    change = change if chosen.with_biases else _without_biases(change, pairs)
-    kept, left = _saved(pairs, change.left, late) if save_modules else ((), change.left)
-    quantised, requantising = truncation.quantised()
-    plan = LoraPlan(
-        str(rule) if loss is None else f"loss={loss:g}", truncation.early.place, late.place,
-        tuple(_row(t, rank, one) for t, rank, one in zip(pairs.targets, chosen.ranks, change.sized, strict=True)),
-        left, pairs.task, chosen.gap, (*_fresh(pairs, late), *kept), uniform_curve(change.sized),
-        pairs.skeleton.architecture, data=truncation.inputs.words if truncation.inputs else "", leading=leading,
-        quantised=quantised, requantising=requantising,
-    )  # fmt: skip
+    asked = str(rule) if loss is None else f"loss={loss:g}"
+    plan = _planned(truncation, change, chosen, asked, save_modules)
     return plan if judge is None else replace(plan, measured=judge.rows(plan))
 
 
@@ -115,6 +106,21 @@ def _changed(truncation: Truncation, workshop: Workshop) -> _Change:
             "saved after training."
         )
     return _Change([replace(one, bias=bias) for one, bias in zip(sized, biases, strict=True)], left)
+
+
+def _planned(truncation: Truncation, change: _Change, chosen: Choice, asked: str, save_modules: bool) -> LoraPlan:
+    """The plan with the chosen ranks, what is saved beside them and what is left out."""
+    pairs, late = truncation.pairs, truncation.late
+    change = change if chosen.with_biases else _without_biases(change, pairs)
+    kept, left = _saved(pairs, change.left, late) if save_modules else ((), change.left)
+    quantised, requantising = truncation.quantised()
+    return LoraPlan(
+        asked, truncation.early.place, late.place,
+        tuple(_row(t, rank, one) for t, rank, one in zip(pairs.targets, chosen.ranks, change.sized, strict=True)),
+        left, pairs.task, chosen.gap, (*_fresh(pairs, late), *kept), uniform_curve(change.sized),
+        pairs.skeleton.architecture, data=truncation.inputs.words if truncation.inputs else "",
+        leading=truncation.leading, quantised=quantised, requantising=requantising,
+    )  # fmt: skip
 
 
 def _without_biases(change: _Change, pairs: Match) -> _Change:

@@ -18,6 +18,7 @@ from saddles.probe.lora.skeleton import skeleton_of
 from saddles.probe.lora.truncation import Truncation, check_device
 from saddles.probe.weights.checkpoints import Source, Weights
 from saddles.probe.weights.described import guarded, model_class, quiet, settings_of, tokens_of_text
+from saddles.probe.weights.live_model import unwrapped, without_wrappers
 
 LENGTH, BLOCKS = 256, 32
 """Tokens in a block, and blocks of a text that are used."""
@@ -52,7 +53,7 @@ def open_pair(
 def model_of(weights: Weights) -> torch.nn.Module:
     """The model itself, in float32; an adapter is merged into its base."""
     if weights.model is not None:
-        return copy.deepcopy(weights.model).float().eval()
+        return without_wrappers(copy.deepcopy(unwrapped(weights.model))).float().eval()
     if weights.quantised:
         raise SaddlesError(f"{weights.place} is quantised and is not run on a text. Leave `data` and `evaluate` out.")
     import transformers

@@ -15,6 +15,7 @@ import torch
 from saddles.probe.lora.experts import fused, kind_of
 from saddles.probe.weights.checkpoints import Weights
 from saddles.probe.weights.described import guarded, model_class, settings_of
+from saddles.probe.weights.live_model import unwrapped, without_wrappers
 
 _EMBEDDING = re.compile(r"embed|wte|wpe|position|token_type|relative_attention_bias", re.I)
 _GPT2 = re.compile(r"(c_attn|c_proj|c_fc|q_attn)$")
@@ -103,7 +104,8 @@ def empty_model(config: Mapping[str, object], tensors: int) -> torch.nn.Module |
 
 
 def _without_memory(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a live model whose tensors have no numbers."""
+    """A copy of a live model whose tensors have no numbers, without compilation and DataParallel around its modules."""
+    model = unwrapped(model)  # DistributedDataParallel cannot be copied without its tensors
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         empty = torch.empty(
@@ -112,7 +114,7 @@ def _without_memory(model: torch.nn.Module) -> torch.nn.Module:
         memo[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
     for buffer in model.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(model, memo)
+    return without_wrappers(copy.deepcopy(model, memo))
 
 
 def _of_model(model: torch.nn.Module) -> Skeleton:

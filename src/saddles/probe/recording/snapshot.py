@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saddles.probe.weights.live_model import full_shape, gathered, is_sharded
+from saddles.probe.weights.live_model import check_types, full_shape, gathered, is_sharded
 
 ALIGNMENT = 64
 """Bytes to whose multiples tensors are aligned: a cache line, and enough for every type of numbers."""
@@ -131,6 +131,7 @@ class Copier:
     """
 
     def __init__(self, weights: Mapping[str, Tensor], find: Callable[[], Mapping[str, Tensor]] | None = None) -> None:
+        check_types(weights)
         self._find = find or (lambda: weights)
         self.places = places_for(weights)
         self.devices = {name: tensor.device for name, tensor in weights.items()}

@@ -289,6 +289,9 @@ def _read(homes: Mapping[str, _Home], name: str, rows: slice) -> Tensor:
     if home.begin is not None:
         return _read_safe(home, rows)
     whole = _torch_tensors(home.file)[home.stored]
+    if whole.is_meta or whole.layout != torch.strided:
+        kind = "no values (it is on the meta device)" if whole.is_meta else "a sparse layout"
+        raise SaddlesError(f"{home.stored} of {home.file} has {kind}. Save the loaded, dense model again.")
     return (whole if rows == ALL else whole[rows]).clone()
 
 

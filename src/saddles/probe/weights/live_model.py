@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 import xarray as xr
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.find_heads import find_layout
@@ -62,6 +63,7 @@ def spectra(
         verdicts = verify_layout(model, layout, inputs)["verdict"].values
         layout = dataclasses.replace(layout, verdicts=tuple(map(str, verdicts)))
     start, layout, notes = _matched(model, reference, start, layout)
+    check_types({name: now[name] for name in layout.parameters()})
     # One thread where processes must gather in the same order, and on a GPU: it has all heads of a layer at once, and
     # torch fails where several threads are the first to use its linear algebra there.
     alone = any(is_sharded(tensor) or tensor.device.type != "cpu" for tensor in (*now.values(), *start.values()))
@@ -93,16 +95,33 @@ def parameters(model: object) -> dict[str, Tensor]:
     """A model's parameters under their plain names; refused where they are flattened or absent."""
     if not isinstance(model, torch.nn.Module):
         raise SaddlesError.must_be("model", "a torch.nn.Module", model, "Pass the model, not its path or weights")
-    # Some models are built with an empty tensor, for instance of (1, 0, width), or of nothing: it is left out. What
-    # sharding empties is a weight with one axis.
-    named: dict[str, Tensor] = {
-        plain_name(name): tensor
-        for name, tensor in model.named_parameters()
-        if tensor.numel() or (tensor.ndim == 1 and (name.endswith("weight") or hasattr(tensor, "ds_id")))
-    }
-    for name, tensor in named.items():
+    named: dict[str, Tensor] = {}
+    for stored, tensor in model.named_parameters():
+        name = plain_name(stored)
+        if is_lazy(tensor):
+            _refuse(name, "has no shape yet", "Call the model once first")
+        # Some models are built with an empty tensor, for instance of (1, 0, width), or of nothing: it is left out. What
+        # sharding empties is a weight with one axis.
+        if not tensor.numel() and not (tensor.ndim == 1 and (name.endswith("weight") or hasattr(tensor, "ds_id"))):
+            continue
         _check_readable(name, tensor)
+        if name in named:  # one of the two would stand for both without a word
+            raise SaddlesError(
+                f"{name} and {stored} of the model are one name, for `module.` is taken for what DataParallel adds. "
+                "Call the attribute `module` something else."
+            )
+        named[name] = tensor
     return named
+
+
+def check_types(measured: Mapping[str, Tensor]) -> None:
+    """Refuse numbers of 8 bits: what the model computes with has a scale, too, which lies elsewhere."""
+    narrow = next((name for name, tensor in measured.items() if tensor.dtype.itemsize < 2), None)
+    if narrow is not None:
+        kind = str(measured[narrow].dtype).removeprefix("torch.")
+        raise SaddlesError(
+            f"The parameter {narrow} must have 16 bits or more; it is {kind}. Give the model before quantisation."
+        )
 
 
 def live_parameters(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -178,9 +197,25 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """The model inside torch.compile and (Distributed)DataParallel."""
     for name in ("_orig_mod", "module"):
         inner = model._modules.get(name)
-        if inner is not None:
+        # A model of the user's own may have a part called `module` beside others.
+        if inner is not None and len(model._modules) == 1 and not model._parameters:
             return unwrapped(inner)
     return model
+
+
+def without_wrappers(copied: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a model, whose modules get the names that `plain_name` gives their parameters; the copy is changed."""
+    model = unwrapped(copied)
+    for parent in [*model.modules()]:
+        for name, part in parent._modules.items():
+            parent._modules[name] = _inside(part)
+    return model
+
+
+def _inside(part: torch.nn.Module | None) -> torch.nn.Module | None:
+    inner = (part._modules.get(word.rstrip(".")) for word in _WRAPPERS) if part is not None else ()
+    found = next((one for one in inner if one is not None), None)
+    return part if found is None else _inside(found)
 
 
 def module_counts(model: torch.nn.Module) -> dict[str, int]:

@@ -145,6 +145,8 @@ def _together(runs: list[Trajectory], grid: Mapping[str, Sequence[float]]) -> Tr
     whole = training.stack_runs([run.drop_vars(["step", "epoch"]) for run in runs], grid)
     whole = whole.assign({name: whole[name].isel(seed=0, drop=True) for name in SPECTRA})
     whole = whole.transpose("time", "instant", ..., missing_dims="ignore")
+    # Scales may be trained in any order, for instance a random one; figures have the largest first, as the paper has.
+    whole = whole.sortby("scale", ascending=False)
     times = whole["time"].values
     coords = {name: whole[name] for name in ("layer", "head", "product", "attention", "rotary", *grid, "instant")}
     coords |= {"step": ("time", times.astype(int)), "epoch": ("time", times / first.attrs["steps_per_epoch"])}
