@@ -62,7 +62,7 @@ def test_a_model_shared_between_processes_is_planned(tmp_path):
     try:
         base, tuned = parts(), parts()
         with torch.no_grad():
-            tuned[0].weight.add_(torch.randn(8, 12))
+            tuned.get_parameter("0.weight").add_(torch.randn(8, 12))
         plan = lora_plan(base, nn.parallel.DistributedDataParallel(tuned), energy=1)
         assert {row.module: row.rank for row in plan.modules} == {"0": 8, "1.0": 0}
     finally:
