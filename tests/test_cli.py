@@ -19,10 +19,13 @@ from doc_pages import ROOT
 
 import saddles
 from saddles import cli
+from saddles.cli import terminal
+from saddles.cli.terminal import duration
 from saddles.core import experiment
 from saddles.core.experiment import Size, chosen, find
 from saddles.core.known import known_claims
 from saddles.core.status import Ending, Status
+from saddles.runtime.records import write_record
 
 TINY = ["--size", "tiny"]
 
@@ -102,7 +105,7 @@ def test_the_shell_completes_experiments_and_settings(command, monkeypatch, line
 
 
 def test_long_times_are_told_in_days():
-    assert [cli._duration(seconds) for seconds in (3, 300, 7200 * 2, 2e6)] == ["3 s", "5 min", "4 h", "23.1 days"]
+    assert [duration(seconds) for seconds in (3, 300, 7200 * 2, 2e6)] == ["3 s", "5 min", "4 h", "23.1 days"]
 
 
 def test_show_tells_paper_claims_data_and_picture(command, monkeypatch):
@@ -168,6 +171,19 @@ def test_run_writes_and_judges(command, tmp_path):
     code, _, err = command("run", "--resume", "here")
     assert code == 2
     assert "holds no stored trajectory" in err
+
+
+def test_a_run_tells_how_long_its_command_was_waited_for(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal, "LOADED", time.perf_counter() - 600)
+    words = ("run", "linear/figure-1", *TINY, "--out", "here", "--set", "dim=20", "--set", "steps=30")
+    _, out, _ = command(*words)
+    assert re.search(r"finished, 10\.?\d* min by the clock$", out, re.MULTILINE)
+    record = tmp_path / "here" / "run.json"
+    known = json.loads(record.read_text())
+    record.unlink()
+    write_record(record, known | {"status": "interrupted", "wall_time_s": 3600.0})
+    _, out, _ = command("run", "--resume", "here")
+    assert re.search(r"finished, 10\.?\d* min by the clock, 60\.?\d* min with what was computed before$", out, re.M)
 
 
 def test_compare_and_export(command, tmp_path):

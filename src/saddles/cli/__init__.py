@@ -32,6 +32,7 @@ from saddles.cli.regime import regime
 from saddles.cli.results import compare, export, study
 from saddles.cli.terminal import (
     complain,
+    duration,
     err,
     interrupted,
     lacking,
@@ -43,6 +44,7 @@ from saddles.cli.terminal import (
     report_bug,
     say,
     shortened,
+    since_start,
     whole_column,
 )
 from saddles.errors import SaddlesError
@@ -159,7 +161,7 @@ def list_(
     table = plain_table("experiment", "what it shows", "sizes and approximate times")
     whole_column(table, 0, (row.name for row in rows))
     for row in rows:
-        sizes = ", ".join(f"{name} {_duration(size.seconds)}" for name, size in row.sizes.items())
+        sizes = ", ".join(f"{name} {duration(size.seconds)}" for name, size in row.sizes.items())
         table.add_row(row.name, escape(row.title), sizes)
     out.print(table)
 
@@ -183,7 +185,7 @@ def show(
         say(f"data: {data}, {'found' if find_data().get(data) else instead}")
     picture = next(iter(sorted(Path("runs", row.name).glob("*/figure.png"))), None)
     say(f"picture: {picture or f'`saddles run {row.name}` draws it'}")
-    times = [f"{size} {_duration(row.sizes[size].seconds)}{' (default)' * (size == row.default)}" for size in row.sizes]
+    times = [f"{size} {duration(row.sizes[size].seconds)}{' (default)' * (size == row.default)}" for size in row.sizes]
     say(f"sizes and approximate times: {', '.join(times)}\n")
     documentation = row.documentation()
     values = {size: as_dict(row.sizes[size].settings) for size in row.sizes}
@@ -232,7 +234,7 @@ def run(
         folder = planned_folder(name, **options)
         row, here = find(name), size or find(name).default
         smoke = "; a smoke test, whose figures show nothing" if here == "tiny" else ""
-        note(f"{row.name}, {here}, about {_duration(row.sizes[here].seconds)}{smoke}")
+        note(f"{row.name}, {here}, about {duration(row.sizes[here].seconds)}{smoke}")
         instead = row.instead(here, row.at_hand(here, options["changes"]))
         if instead:
             note(f"data: {instead}")
@@ -356,9 +358,15 @@ def doctor(data: DataOption = None) -> None:
 
 def _show_run(result: "Run") -> None:
     record = result.record
-    how = "finished" if result.computed else "shown from an earlier identical run (--fresh computes it again)"
+    waited, computed = since_start(), record["wall_time_s"]
+    if result.computed:
+        how = f"finished, {duration(waited)} by the clock"
+        # A resumed run: this command took less than the whole.
+        how += f", {duration(computed)} with what was computed before" if computed > waited else ""
+    else:
+        how = f"shown from an earlier identical run (--fresh computes it again, {duration(computed)})"
     head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
-    out.print(f"{head}: {how}, {_duration(record['wall_time_s'])}", highlight=False, soft_wrap=True)
+    out.print(f"{head}: {how}", highlight=False, soft_wrap=True)
     table = plain_table("verdict", "claim", "value", "", "threshold", "null", "runs")
     from saddles.core.claim import compared, null_in_words
 
@@ -388,10 +396,3 @@ def _changes(pairs: list[str]) -> dict[str, str]:
 def _shown(value: object) -> str:
     """A setting as `--set` takes it."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _duration(seconds: float) -> str:
-    for unit, length, longest in (("s", 1, 90), ("min", 60, 90 * 60), ("h", 3600, 48 * 3600)):
-        if seconds < longest:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds / 86_400:.3g} days"

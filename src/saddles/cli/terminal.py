@@ -7,6 +7,7 @@ import shlex
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Container, Iterable, Iterator
@@ -34,6 +35,8 @@ class _Terminal(Console):
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys, and those that turn the direction of what follows."""
 
+LOADED = time.perf_counter()
+
 out = _Terminal(emoji=False)  # or c=a:b:3, as a user may write it, would show an emoji
 err = _Terminal(emoji=False, stderr=True)
 
@@ -46,6 +49,19 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """A line of progress, which is not part of the results."""
     err.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit."""
+    for unit, length, longest in (("s", 1, 90), ("min", 60, 90 * 60), ("h", 3600, 48 * 3600)):
+        if seconds < longest:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds / 86_400:.3g} days"
+
+
+def since_start() -> float:
+    """Seconds for which this command has been waited for, but for the tenth or so in which Python starts."""
+    return time.perf_counter() - LOADED
 
 
 def complain(text: str) -> None:
