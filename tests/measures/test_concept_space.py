@@ -12,7 +12,7 @@ from saddles.measures.concept_space import (
     smoothed,
     speed,
 )
-from saddles.measures.lines import fit_line, slope
+from saddles.measures.lines import fit_line
 
 
 def _exponential(rates, target, times):
@@ -113,10 +113,3 @@ def test_order_homomorphism_counts_pairs():
 def test_points_need_bits():
     with pytest.raises(SaddlesError, match="bits of one length"):
         order_homomorphism(xr.DataArray([[1.0, 2.0]], dims=("time", "point"), coords={"point": ["a", "b"]}))
-
-
-def test_slopes_are_those_of_the_line_for_each_column_and_nan_of_one_point():
-    times, rows = np.array([0.0, 1.0, 3.0]), np.array([[1.0, 0.0], [2.0, -1.0], [5.0, 7.0]])
-    np.testing.assert_allclose(slope(times, rows), [fit_line(times, column).slope for column in rows.T], rtol=1e-12)
-    assert np.isnan(slope([2.0], [[1.0, 3.0]])).tolist() == [True, True]
-    assert np.isnan(slope([2.0, 2.0], [1.0, 3.0]))

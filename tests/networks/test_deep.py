@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from saddles import networks
-from saddles.measures.lines import rank_correlation
 from saddles.networks import deep
 
 DRAW = np.random.default_rng(0)
@@ -52,10 +51,3 @@ def test_linearity_is_that_of_the_measure(monkeypatch):
     expected = networks.linearity(model.outputs, start, end, inputs)
     assert float(found["linearity"][0, 0]) == pytest.approx(expected, rel=1e-9)
     assert float(found["loss"][0, 0]) == pytest.approx(float(loss(end)) / (np.sum(TARGETS**2) / 40), rel=1e-9)
-
-
-def test_rank_correlation():
-    assert rank_correlation([1, 2, 3, 4], [1, 8, 27, 64]) == pytest.approx(1)
-    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
-    # Ranks (1.5, 1.5, 3, 4) against (1, 2, 3, 4): sums of squares 4.5 and 5, of products 4.5.
-    assert rank_correlation([1, 1, 2, 3], [1, 2, 3, 4]) == pytest.approx(4.5 / np.sqrt(4.5 * 5))

@@ -1,9 +1,9 @@
 """A straight line through points, and how sure its slope is; whether two orders agree."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from saddles.protocols import ArrayLike
 
@@ -21,13 +21,14 @@ class Line:
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> Line:
     """The line through at least three points with two different x."""
-    from scipy.stats import linregress  # a second to import, which listing experiments must not take
-    from scipy.stats import t as student
-
-    line: Any = linregress(x, y)  # SciPy's result type hides its fields
-    half = float(student.ppf(0.975, len(x) - 2)) * line.stderr
-    numbers = (line.slope, line.intercept, line.slope - half, line.slope + half, line.rvalue**2)
-    return Line(*(float(number) for number in numbers))
+    # Written out: importing scipy.stats for it takes as long as some commands compute.
+    across, up = x - np.mean(x), y - np.mean(y)
+    spread, total = float(across @ across), float(up @ up)
+    inclined = float(across @ up) / spread
+    left = float(np.sum((up - inclined * across) ** 2))
+    half = float(stdtrit(len(x) - 2, 0.975)) * np.sqrt(left / spread / (len(x) - 2))
+    fit = 1 - left / total if total > 0 else 0.0
+    return Line(inclined, float(np.mean(y) - inclined * np.mean(x)), inclined - half, inclined + half, fit)
 
 
 def slope(x: ArrayLike, y: ArrayLike) -> np.ndarray:
@@ -38,16 +39,24 @@ def slope(x: ArrayLike, y: ArrayLike) -> np.ndarray:
     return np.asarray(np.polyfit(across, rows, 1)[0])
 
 
-def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
-    """Spearman's ρ: 1 where both have the same order, −1 where the order is reversed; equal values share their rank.
+def rank_correlation(one: ArrayLike, other: ArrayLike) -> np.ndarray:
+    """Spearman's ρ of `one` with `other`, or with each of its columns: 1 for the same order, −1 for the reversed one.
+
+    Equal values share their rank. 0 where all values are equal, for they have no order; NaN where one is missing, or
+    where there are fewer than two.
 
     Args:
-        one, other: of the same things, as many of each.
+        one, other: of the same things, which are the first axis.
     """
-    return float(np.corrcoef(_ranks(one), _ranks(other))[0, 1])
+    first, rows = _ranks(one), _ranks(other)
+    first = first.reshape(-1, *[1] * (rows.ndim - 1))
+    sizes = np.sqrt((first**2).sum() * (rows**2).sum(0))
+    without_order = np.full_like(sizes, 0.0 if len(rows) > 1 else np.nan)
+    return np.divide((first * rows).sum(0), sizes, out=without_order, where=sizes != 0)
 
 
 def _ranks(values: ArrayLike) -> np.ndarray:
-    flat = np.asarray(values, dtype=float).ravel()
-    _, place, count = np.unique(flat, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[place]
+    """Ranks along the first axis, from their middle."""
+    rows = np.asarray(values, dtype=float)
+    below = (rows[None] < rows[:, None]).sum(1) - (rows[None] > rows[:, None]).sum(1)
+    return np.where(np.isnan(rows).any(0), np.nan, below / 2)

@@ -16,14 +16,13 @@ import os
 
 import numpy as np
 import xarray as xr
-from scipy.stats import spearmanr
 
 from saddles.core.dispatch import predict
 from saddles.core.store import load
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.errors import SaddlesError
 from saddles.measures.concept_space import learning_times
-from saddles.measures.lines import fit_line
+from saddles.measures.lines import fit_line, rank_correlation
 
 LEVEL = 0.5
 """A concept is learned once half of it is there and stays."""
@@ -136,8 +135,7 @@ def _regression(lead: xr.DataArray, predicted: xr.DataArray) -> dict[str, float]
     if used.sum() < 3 or np.ptp(x[used]) == 0:  # no interval from two points, no slope from one abscissa
         return dict.fromkeys(names, np.nan) | {"runs": int(used.sum())}
     line = fit_line(x[used], y[used])
-    rho = float(np.asarray(spearmanr(x[used], y[used])[0])) if np.ptp(y[used]) > 0 else 0.0
-    values = (rho, line.slope, line.low, line.high)
+    values = (float(rank_correlation(x[used], y[used])), line.slope, line.low, line.high)
     return dict(zip(names, values, strict=True)) | {"runs": int(used.sum())}
 
 

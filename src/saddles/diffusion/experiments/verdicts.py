@@ -41,7 +41,7 @@ import xarray as xr
 from saddles import measures
 from saddles.core.claim import Claim, check
 from saddles.core.trajectory import Trajectory
-from saddles.measures.lines import fit_line
+from saddles.measures.lines import fit_line, rank_correlation
 
 PAPER = "yang2025concepts"
 LARGE = ("gpu", "paper")
@@ -145,15 +145,11 @@ def _ratio(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return np.divide(ours, theirs, out=ratio, where=both)
 
 
-def _rho(when: xr.DataArray) -> list[float]:
+def _rho(when: xr.DataArray) -> np.ndarray:
     """Spearman's ρ of separation and time, one per seed."""
-    from scipy.stats import spearmanr  # half a second to import, and only claims need it
-
     values = when.transpose("separation", "seed").values
     late = np.where(np.isfinite(values), values, np.finfo(float).max)
-    if len(late) < 2:
-        return [float("nan")] * late.shape[1]
-    return [float(spearmanr(when["separation"], row)[0]) if np.ptp(row) > 0 else 0.0 for row in late.T]  # type: ignore[arg-type]
+    return rank_correlation(when["separation"].values, late)
 
 
 def _lucky_rho(separations: int, seeds: int) -> float:

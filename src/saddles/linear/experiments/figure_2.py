@@ -32,6 +32,7 @@ from saddles.core.experiment import Context, Drawing, Experiment, Size
 from saddles.core.trajectory import Trajectory, make_trajectory
 from saddles.linear.experiments.scaling import PAPER, rates, width
 from saddles.linear.phases import phase
+from saddles.measures.lines import rank_correlation
 from saddles.runtime.progress import bar
 
 if TYPE_CHECKING:
@@ -156,10 +157,10 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
         judge(
             "Training is longer deeper in the active regime: "
             "rank correlation of steps with the distance to the transition",
-            values=_correlation((1 - w - v)[active], steps[active]),
+            values=rank_correlation((1 - w - v)[active], steps[active]),
             relation=">=",
             threshold=0.9,
-            null=_correlation((1 - w - v)[active], np.random.default_rng(0).permutation(steps[active])),
+            null=rank_correlation((1 - w - v)[active], np.random.default_rng(0).permutation(steps[active])),
             against="steps in random order",
         ),
         *_narrow(trajectory, judge),
@@ -220,13 +221,6 @@ def _narrow(trajectory: Trajectory, judge: Callable[..., Claim]) -> list[Claim]:
             against="a theory that says A = 0, against A*",
         ),
     ]
-
-
-def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's ρ, by pandas, which xarray has loaded: importing scipy.stats takes as long as a third of the cells."""
-    import pandas as pd
-
-    return float(pd.DataFrame({"one": one, "other": other}).corr(method="spearman").iloc[0, 1])
 
 
 def _of(measure: Callable[[np.ndarray], float], values: np.ndarray) -> float:

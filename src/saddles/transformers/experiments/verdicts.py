@@ -57,6 +57,7 @@ import xarray as xr
 
 from saddles.core.claim import Claim, check
 from saddles.core.trajectory import Trajectory
+from saddles.measures.lines import rank_correlation
 from saddles.transformers.experiments.runs import LEADING, PAPER, spectrum_excess
 
 EARLY, LONG = 1_000, 5_000
@@ -345,15 +346,5 @@ def scales_in_random_order(ranks: xr.DataArray) -> tuple[float, float]:
 
 def spearman(ranks: xr.DataArray) -> np.ndarray:
     """ρ between scale and rank for each head, then the mean over heads and layers: one number per seed."""
-    from scipy.stats import rankdata  # half a second to import, and only claims need it
-
-    ordered = ranks.sortby("scale").transpose("scale", "seed", "layer", "head").values.astype(float)
-    count = len(ordered)
-    if count < 2:
-        return np.full(ordered.shape[1], np.nan)
-    places = rankdata(ordered, axis=0) - (count + 1) / 2
-    scales = (np.arange(count) - (count - 1) / 2)[:, None, None, None]
-    sizes = np.sqrt((scales**2).sum() * (places**2).sum(0))
-    # Equal ranks have no order, ρ = 0; those of a scale that diverged stay NaN.
-    rho = np.divide((places * scales).sum(0), sizes, out=np.zeros_like(sizes), where=sizes != 0)
-    return rho.mean((1, 2))
+    ordered = ranks.sortby("scale").transpose("scale", "seed", "layer", "head").values
+    return rank_correlation(np.arange(len(ordered)), ordered).mean((1, 2))
