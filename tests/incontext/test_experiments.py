@@ -17,6 +17,7 @@ from saddles.incontext.experiments import order, rank
         ("order", {"dim": 1}, "`dim` must be between 2 and"),
         ("conjecture", {"dim": 1}, "`dim` must be between 2 and"),
         ("modular-addition", {"modulus": 2}, "`modulus` must be between 3 and"),
+        ("modular-addition", {"modulus": 8}, "`modulus` must be an odd number; got 8"),
         ("rank", {"starts": []}, "`starts` must be 1 or more different numbers"),
         ("softmax", {"starts": (0.1, 0.1)}, "`starts` must be 1 or more different numbers"),
         ("softmax", {"eigenvalues": (1.0,)}, "`eigenvalues` must be 2 or more different numbers"),

@@ -105,3 +105,21 @@ def test_the_error_at_the_end_is_what_a_sweep_shows_first():
     assert colours.get_ylabel() == "test error at the end, descent"
     np.testing.assert_allclose(axis.collections[0].get_array(), error.isel(time=-1, dynamics=0).median("seed").values)
     assert measure_over_grid(xr.Dataset({"weight": error}, attrs={"grid": grid})) is None
+
+
+def test_a_cell_that_is_shorter_than_the_longest_shows_its_own_end():
+    grid = json.dumps({"grid": {"rate": [1.0, 2.0], "width": [1, 2]}, "zipped": False, "seeds": [0]})
+    error = values(rate=[1.0, 2.0], width=[1, 2], time=[0.0, 1.0, 2.0]).copy()
+    error[0, 0, 1:] = np.nan
+    error[1, 1] = np.nan
+    measure_over_grid: Any = figures.measure_over_grid
+    axis, _ = measure_over_grid(xr.Dataset({"loss": error}, attrs={"grid": grid})).axes
+    shown = axis.collections[0].get_array().filled(np.nan)
+    np.testing.assert_allclose(shown, [[error[0, 0, 0], error[0, 1, 2]], [error[1, 0, 2], np.nan]])
+
+
+def test_colour_bars_have_whole_numbers_on_their_ticks():
+    close = values(rate=[1.0, 2.0], width=[1, 2]) * 1e-7 + 1
+    figure = over_grid(close)
+    figure.savefig("close.png")
+    assert figure.axes[1].yaxis.get_offset_text().get_text() == ""

@@ -36,6 +36,7 @@ _LOOK: dict[str, object] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": INK,
+    "axes.formatter.useoffset": False,  # a number at the end of an axis that must be added to its ticks is overlooked
     "axes.labelcolor": INK,
     "text.color": INK,
     "legend.frameon": False,

@@ -80,7 +80,8 @@ def measure_over_grid(trajectory: xr.Dataset) -> Figure | None:
         return None
     values = trajectory[name]
     if "time" in values.dims:
-        values = values.isel(time=-1)
+        # Cells that are shorter than the longest have nothing after their own end.
+        values = values.isel(time=values.notnull().cumsum("time").argmax("time"))
     rest = [dim for dim in values.dims if dim not in axes]
     named = [dim for dim in rest if dim in values.coords and values[dim].dtype.kind in "UOT"]
     of = "".join(f", {values[dim].values[0]}" for dim in named)

@@ -27,6 +27,7 @@ from saddles.core.claim import Claim, check
 from saddles.core.dispatch import predict, simulate
 from saddles.core.experiment import LARGEST, Context, Drawing, Experiment, Size, Within
 from saddles.core.trajectory import Trajectory, make_trajectory
+from saddles.errors import SaddlesError
 
 if TYPE_CHECKING:
     from jaxtyping import Array
@@ -80,6 +81,8 @@ def addition(encoded: np.ndarray) -> "incontext.Samples":
 
 def run(settings: Settings, context: Context) -> Trajectory:
     """Descent from a small and from a large start, and the prediction of the first drop."""
+    if settings.modulus % 2 == 0:  # `encoding` leaves out the frequency p/2 that an even one has
+        raise SaddlesError.must_be("modulus", "an odd number", settings.modulus)
     seeds = context.seeds(settings.seeds)
     parts = [_one(settings, seed) for seed in seeds]
     dims = {
