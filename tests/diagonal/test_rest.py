@@ -41,6 +41,18 @@ def test_a_coordinate_whose_own_rest_is_tiny_stays(column, weight):
     np.testing.assert_allclose(rest.beta, truth, rtol=1e-8)
 
 
+def test_a_coordinate_that_was_pushed_back_may_still_leave():
+    draw = np.random.default_rng([122, 7])
+    size = int(draw.integers(3, 6))
+    inputs = draw.normal(size=(8, 2)) @ draw.normal(size=(2, size))
+    inputs += 10 ** draw.uniform(-2, 0) * draw.normal(size=(8, size))
+    targets = inputs @ draw.normal(size=size)
+    rest = _rest(inputs, targets, 10.0 ** draw.uniform(-8, 4, size=size))
+    assert rest.settled
+    np.testing.assert_array_equal(rest.signs, [1.0, 0.0, 0.0, 1.0])
+    np.testing.assert_allclose(rest.beta, nnls(inputs, targets)[0], atol=1e-7)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rests_from_far_away_are_constrained_least_squares(seed):
     draw = np.random.default_rng([seed, 20261119])
