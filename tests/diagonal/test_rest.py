@@ -53,6 +53,13 @@ def test_a_coordinate_that_was_pushed_back_may_still_leave():
     np.testing.assert_allclose(rest.beta, nnls(inputs, targets)[0], atol=1e-7)
 
 
+def test_a_coordinate_that_left_is_zero_where_it_underflows():
+    inputs, targets = np.array([[1.0, 0.5], [0.0, 1.0]]), np.array([1.0, -1.0])
+    rest = _rest(inputs, targets, np.array([1e-8, 5e-324]))
+    assert rest.settled
+    np.testing.assert_allclose(rest.beta, [1.0, 0.0], rtol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rests_from_far_away_are_constrained_least_squares(seed):
     draw = np.random.default_rng([seed, 20261119])
