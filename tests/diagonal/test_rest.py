@@ -32,6 +32,34 @@ def test_a_coordinate_that_shrinks_on_the_way_and_is_pushed_back_there_stays():
     np.testing.assert_array_equal(rest.signs, [1.0, 1.0])
 
 
+@pytest.mark.parametrize(("column", "weight"), [(1e3, 1e-10), (1e5, 1e-13)])
+def test_a_coordinate_whose_own_rest_is_tiny_stays(column, weight):
+    """A feature in small units has a small weight: it shrinks to its rest, and below 1e-9 of the largest looks gone."""
+    inputs, truth = np.diag([1.0, column]), np.array([1.0, weight])
+    rest = _rest(inputs, inputs @ truth, np.array([1.0, 1e-8]))
+    assert rest.settled
+    np.testing.assert_allclose(rest.beta, truth, rtol=1e-8)
+
+
+def test_a_coordinate_that_was_pushed_back_may_still_leave():
+    draw = np.random.default_rng([122, 7])
+    size = int(draw.integers(3, 6))
+    inputs = draw.normal(size=(8, 2)) @ draw.normal(size=(2, size))
+    inputs += 10 ** draw.uniform(-2, 0) * draw.normal(size=(8, size))
+    targets = inputs @ draw.normal(size=size)
+    rest = _rest(inputs, targets, 10.0 ** draw.uniform(-8, 4, size=size))
+    assert rest.settled
+    np.testing.assert_array_equal(rest.signs, [1.0, 0.0, 0.0, 1.0])
+    np.testing.assert_allclose(rest.beta, nnls(inputs, targets)[0], atol=1e-7)
+
+
+def test_a_coordinate_that_left_is_zero_where_it_underflows():
+    inputs, targets = np.array([[1.0, 0.5], [0.0, 1.0]]), np.array([1.0, -1.0])
+    rest = _rest(inputs, targets, np.array([1e-8, 5e-324]))
+    assert rest.settled
+    np.testing.assert_allclose(rest.beta, [1.0, 0.0], rtol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rests_from_far_away_are_constrained_least_squares(seed):
     draw = np.random.default_rng([seed, 20261119])

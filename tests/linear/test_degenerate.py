@@ -21,6 +21,7 @@ from saddles.linear import (
     leading_time,
     recovery_time,
 )
+from saddles.linear.observe import observer_of
 
 TASK = Denoising(5, 1, seed=3)
 
@@ -37,6 +38,20 @@ def test_modes_that_a_narrow_network_does_not_reach_are_aligned_with_nothing(met
         for mode in range(2):
             lengths = np.linalg.norm(outer.T @ left[:, mode]) * np.linalg.norm(inner.T @ right[mode])
             np.testing.assert_allclose(run["alignment"][at, mode], value[mode] / lengths, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("width", "scale"), [(300, 1.0), (600, 6e-3)])
+def test_lazy_modes_of_large_networks_keep_their_alignment_in_single_precision(width, scale):
+    """Alone, and beside an active mode of size d = 300; the cosines of float64 are the truth."""
+    draw = np.random.default_rng(5)
+    inner, outer = scale * draw.normal(size=(2, 300, width))
+    if scale < 1:
+        inner, outer = (part + width**-0.5 * draw.normal(size=(300, 1)) for part in (inner, outer))
+    seen = []
+    for kind in ("float32", "float64"):
+        observer = observer_of(Denoising(300, 1), ["alignment"], 1, kind)
+        seen.append(observer.factor(jnp.asarray(inner, kind), jnp.asarray(outer, kind))["alignment"])
+    np.testing.assert_allclose(*seen, atol=0.1)
 
 
 def test_a_balanced_network_is_aligned_and_its_invariant_has_no_relative_drift():

@@ -119,6 +119,13 @@ def test_stable_rank_of_tiny_and_of_missing_spectra():
     np.testing.assert_allclose(measures.stable_rank(data), [2.0, 25 / 16, np.nan, 1.0])
 
 
+def test_stable_rank_of_modes_with_a_sign():
+    """`Aligned` gives its modes a sign; a norm has none."""
+    rows = [[0.5, -2.0], [-1.0, -2.0], [-1e-200, -1e-200]]
+    data = xr.Dataset({"singular_value": (("time", "mode"), rows)}, coords={"time": np.arange(3.0)})
+    np.testing.assert_allclose(measures.stable_rank(data), [17 / 16, 5 / 4, 2.0])
+
+
 def test_states_and_crossing_times():
     data = xr.Dataset(
         {"singular_value": (("time", "mode"), [[0.1, 0.1], [1.0, 0.2], [9.0, 0.3]]), "threshold": ((), 0.9)},

@@ -170,6 +170,21 @@ def test_a_mode_far_below_the_threshold_keeps_its_digits(threshold, start):
     np.testing.assert_allclose(found, target + (start - target) * np.exp(-times), rtol=1e-10, atol=1e-16)
 
 
+@pytest.mark.parametrize("threshold", [1e-30, 1e-12, 1e-2, 1.0, 1e20])
+@pytest.mark.parametrize("start", [-1e6, -1.0, -1e-9, 1e-5, 2.0, 1e6])
+@pytest.mark.parametrize("target", [0.0, 1e-12, 0.5, 1e6])
+def test_a_mode_begins_at_its_start_and_goes_on_from_where_it_is(threshold, start, target):
+    """At starts, targets and thresholds of any size beside each other."""
+
+    def after(t, first):
+        return float(aligned_mode(t, np.array(first), np.array(target), threshold, 1.0))
+
+    assert after(0.0, start) == pytest.approx(start, rel=1e-12)
+    for time in np.array([1e-3, 1.0, 30.0]) / np.hypot(target, threshold):
+        rounding = 1e-12 * max(target, abs(start))
+        assert after(2 * time, start) == pytest.approx(after(time, after(time, start)), rel=1e-9, abs=rounding)
+
+
 def test_aligned_equals_self_consistent_from_an_aligned_start():
     task = Denoising(6, 2, seed=5)
     left, _, right = np.linalg.svd(task.observed)

@@ -31,6 +31,7 @@ def test_a_flat_line_explains_nothing_and_is_sure():
 def test_slopes_are_those_of_the_line_for_each_column_and_nan_of_one_point():
     times, rows = np.array([0.0, 1.0, 3.0]), np.array([[1.0, 0.0], [2.0, -1.0], [5.0, 7.0]])
     np.testing.assert_allclose(slope(times, rows), [fit_line(times, column).slope for column in rows.T], rtol=1e-12)
+    np.testing.assert_allclose(slope([0.0, 1.0], [[-np.inf, 1.0, np.nan], [2.0, 3.0, 0.0]]), [np.inf, 2.0, np.nan])
     assert np.isnan(slope([2.0], [[1.0, 3.0]])).tolist() == [True, True]
     assert np.isnan(slope([2.0, 2.0], [1.0, 3.0]))
 

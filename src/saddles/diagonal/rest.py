@@ -81,25 +81,29 @@ def flow_to_rest(risk: Risk, begin: Vector, signs: Vector) -> Rest:
     stepper = Multistep(flow, flow.coordinates.shift(begin[chosen]), rtol=COARSE, atol=0.0)
     start = float(np.abs(stepper.slope).max())
     stepper.restart(FIRST_STEP / max(start, TINY))
-    side, goal = signs[chosen], CALM
+    side, goal, back = signs[chosen], CALM, np.zeros(len(chosen), dtype=bool)
     for _ in range(STEPS):
         try:
             stepper.advance(np.inf)
         except StepError:
             break
         # β of a leaving coordinate falls for ever and never rests in S, so it must not be waited for. Small ones that
-        # grow have just become active.
+        # grow have just become active, and those that were pushed back have a small rest, or grow again.
         part = flow.coordinates.beta(stepper.state)
-        alive = ~((np.abs(part) < GONE * np.abs(part).max()) & (side * stepper.slope < 0))
+        small = np.abs(part) < GONE * np.abs(part).max()
+        back &= small
+        alive = ~(small & (side * stepper.slope < 0)) | back
         if np.abs(stepper.slope[alive]).max(initial=0.0) > goal * start:
             continue
         shift = _polish(flow, stepper.state, alive, side, start)
         if shift is not None:
             part = np.where(alive, flow.coordinates.beta(shift), 0.0)
             rest = _rest(risk, part, np.where(alive, side, 0.0), chosen, True)
-            # One that shrinks on the way and is pushed back there has not left: it grows again, the flow goes on.
-            if (side * rest.force[chosen])[~alive].max(initial=0.0) <= ZERO * start:
+            # One that shrinks on the way and is pushed back there has not left: the flow goes on.
+            pushed = ~alive & (side * rest.force[chosen] > ZERO * start)
+            if not pushed.any():
                 return rest
+            back |= pushed
         goal *= CALMER
         if goal < CALMEST:
             break

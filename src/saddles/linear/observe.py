@@ -26,6 +26,9 @@ KEEPABLE = ("matrix", "gram", "alignment", "factor")
 SKIPPABLE = ("singular_value",)
 """Variables that need not be computed: for a large network they cost more than the steps."""
 
+ROUNDING = 30
+"""Lengths below this many rounding errors of the longest are 0."""
+
 KEPT_NUMBERS = 2_000_000
 """`matrix` is kept by default up to this many numbers."""
 
@@ -93,8 +96,8 @@ class Observer(eqx.Module):
             left, value, right = jnp.linalg.svd(matrix, full_matrices=False)
             lengths = jnp.linalg.norm(outer.T @ left, axis=0) * jnp.linalg.norm(inner.T @ right.T, axis=0)
             # Modes that a narrow factor does not reach have lengths of rounding only: they are aligned with nothing.
-            whole = jnp.linalg.norm(outer) * jnp.linalg.norm(inner)
-            there = lengths > jnp.finfo(lengths.dtype).eps * max(matrix.shape) * whole
+            # Rounding is a few parts of the longest in every dimension, and lazy modes may be but 1e-5 of it.
+            there = lengths > ROUNDING * jnp.finfo(lengths.dtype).eps * jnp.max(lengths)
             seen["alignment"] = jnp.where(there, value / jnp.where(there, lengths, 1.0), 0.0)
         return seen
 

@@ -294,22 +294,24 @@ def aligned_mode(
 ) -> Float[Array, "*mode"]:
     """Solve s' = pace √(s²+σ⁴w²) (s* − s) in closed form.
 
-    With x = e^θ and s = σ²w sinh θ the equation reads x' = −½ pace σ²w (x − x₊)(x − x₋), so (x − x₋)/(x₊ − x) grows
-    like exp(pace √(s*²+σ⁴w²) t); x₊ x₋ = −1.
+    With x = e^θ and s = σ²w sinh θ the equation reads x' = −½ pace σ²w (x − y)(x + 1/y), where y belongs to s*. So
+    x(t) = (a + b x)/(a/y + b), a = (1 − e)(x + 1/y), b = e (1 + 1/y²), with x on the right at the start and the decay
+    e = exp(−pace √(s*²+σ⁴w²) t): sums of positive numbers.
     """
-    height = jnp.hypot(target, threshold)
-    top = (target + height) / threshold
-    low = -1 / top
-    # e^θ = (s + √(s²+σ⁴w²))/σ²w; for negative s its reciprocal form, in which nothing cancels
-    x = jnp.where(start >= 0, (start + jnp.hypot(start, threshold)) / threshold,
-                  threshold / (jnp.hypot(start, threshold) - start))  # fmt: skip
-    decay = jnp.exp(-pace * height * t)  # of the distance: written with a decay, so that nothing overflows
-    # Far below σ²w, x is 1 and a little, and s is in that little alone: there x − 1 is what is carried along.
-    little, end = (jnp.where(jnp.abs(r) < 1, r + r * r / (1 + jnp.hypot(r, 1.0)), far - 1) for r, far in
-                   ((start / threshold, x), (target / threshold, top)))  # fmt: skip
-    held, gap = x - low, (end - little) * decay
-    there, beyond = ((held * one + gap * other) / (held + gap) for one, other in ((top, low), (end, low - 1)))
-    return threshold / 2 * jnp.where(jnp.abs(beyond) < 0.5, beyond * (2 + beyond) / (1 + beyond), there - 1 / there)
+    (x, more), (y, far) = _exponential(start / threshold), _exponential(target / threshold)
+    rate = pace * jnp.hypot(target, threshold) * t
+    a, b = -jnp.expm1(-rate) * (x + 1 / y), jnp.exp(-rate) * (1 + y**-2)
+    top, bottom = a + b * x, a / y + b
+    # 2 sinh θ is top/bottom − bottom/top. Far below σ²w both are alike, and s is in x − 1 and y − 1 alone.
+    return threshold / 2 * ((a * (far / y) + b * more) / bottom) * (1 + bottom / top)
+
+
+def _exponential(ratio: Float[Array | np.ndarray, "*mode"] | float) -> tuple[Float[Array, "*mode"], ...]:
+    """e^θ and e^θ − 1 of sinh θ, with all their digits on both sides of 0."""
+    size = jnp.abs(ratio)
+    more = size * (1 + size / (1 + jnp.hypot(size, 1.0)))  # e^|θ| − 1
+    up = ratio >= 0
+    return jnp.where(up, 1 + more, 1 / (1 + more)), jnp.where(up, more, -more / (1 + more))
 
 
 def _seen(see: Callable[[Array], dict[str, Array]], times: np.ndarray, start: _Start, ended: Status) -> Path:

@@ -36,7 +36,9 @@ def slope(x: ArrayLike, y: ArrayLike) -> np.ndarray:
     across, rows = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(np.unique(across)) < 2:
         return np.full(rows.shape[1:], np.nan)
-    return np.asarray(np.polyfit(across, rows, 1)[0])
+    # Not by polyfit, which answers NaN for all columns where one is infinite, as the logarithm of a wait of 0 is.
+    gaps = across - across.mean()
+    return np.tensordot(gaps / (gaps @ gaps), rows, 1)
 
 
 def rank_correlation(one: ArrayLike, other: ArrayLike) -> np.ndarray:

@@ -16,7 +16,7 @@ def need(trajectory: xr.Dataset, *names: str) -> None:
 def stable_rank(trajectory: xr.Dataset) -> xr.DataArray:
     """‖A‖²_F / ‖A‖²_op from `singular_value`; 0 for the zero matrix, NaN where there are no singular values."""
     need(trajectory, "singular_value")
-    values = trajectory["singular_value"]
+    values = abs(trajectory["singular_value"])  # those of `Aligned` have a sign
     largest = values.max("mode")
     share = values / largest.where(largest > 0, 1.0)  # before it is squared, or small matrices would underflow to 0
     return (share**2).sum("mode").where(largest.notnull()).rename("stable_rank")
