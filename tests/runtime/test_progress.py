@@ -61,10 +61,28 @@ def test_short_work_shows_nothing(screen):
         (State("a", 1500.0, 90000, 3600.0, ""), "a: 1,500/90,000, 0.417/s, ends in 59:00:00"),
         (State("flow", 0.25, 1.0, 30.0, ""), "flow: 25 %, ends in 0:01:30"),
         (State("flow", 2.0, 1.0, 30.0, "late"), "flow: 100 %, late, ends in 0:00:00"),
+        (State("a", 500.0, 1000, 10.0, "", before=500.0), f"a: 500/1,000, {BEFORE}"),
+        (State("a", 600.0, 1000, 10.0, "", before=500.0), "a: 600/1,000, 10/s, ends in 0:00:40"),
     ],
 )
 def test_a_line_tells_what_is_done_and_when_it_ends(state, line):
     assert state.line == line
+
+
+def test_what_an_earlier_run_has_done_says_nothing_about_the_pace():
+    one = progress.Bar("training", 1000)
+    one.skip(500)
+    assert one.state.line == f"training: 500/1,000, {BEFORE}"
+    one.reach(600)
+    assert (one.state.done, one.state.before) == (600, 500)
+
+
+@pytest.mark.parametrize("done", [-2.0, -float("inf"), float("nan")])
+def test_less_than_nothing_is_nothing(done):
+    """Digits of a gap that is above 1, or not known yet."""
+    one = progress.Bar("digits of the gap", 9.0)
+    one.reach(done)
+    assert one.state.line == f"digits of the gap: 0 %, {BEFORE}"
 
 
 def test_a_log_gets_a_line_a_minute(capsys, monkeypatch):

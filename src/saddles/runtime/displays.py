@@ -22,6 +22,7 @@ class State:
         total: a whole number counts things ("3/40, 1.2/s"); any other is an amount of work, of which a share is told.
         seconds: since it began.
         note: words behind the rate.
+        before: what an earlier run had done already; it says nothing about the pace.
     """
 
     title: str
@@ -29,6 +30,7 @@ class State:
     total: float
     seconds: float
     note: str
+    before: float = 0.0
 
     @property
     def amount(self) -> str:
@@ -40,18 +42,18 @@ class State:
     @property
     def pace(self) -> str:
         """The rate of what can be counted, and the note."""
-        if not self.done:
+        mine = self.done - self.before
+        if mine <= 0:
             return BEFORE
-        rate = f"{self.done / self.seconds:.3g}/s" if isinstance(self.total, int) and self.seconds else ""
+        rate = f"{mine / self.seconds:.3g}/s" if isinstance(self.total, int) and self.seconds else ""
         return ", ".join(part for part in (rate, self.note) if part)
 
     @property
     def line(self) -> str:
         """All of it in one line, with the time that is left."""
-        parts = [f"{self.title}: {self.amount}", self.pace]
-        if self.done:
-            parts.append(f"ends in {_clock((self.total - min(self.done, self.total)) / self.done * self.seconds)}")
-        return ", ".join(part for part in parts if part)
+        left, mine = self.total - min(self.done, self.total), self.done - self.before
+        ends = f"ends in {_clock(left / mine * self.seconds)}" if mine > 0 else ""
+        return ", ".join(part for part in (f"{self.title}: {self.amount}", self.pace, ends) if part)
 
 
 def _clock(seconds: float) -> str:

@@ -14,7 +14,7 @@ class Bar:
 
     def __init__(self, title: str, total: float, display: Display | None = None) -> None:
         self._title, self._total, self._display = title, total, display
-        self._done, self._note, self._began = 0.0, "", time.monotonic()
+        self._done, self._before, self._note, self._began = 0.0, 0.0, "", time.monotonic()
         self._lock, self._closed = threading.Lock(), threading.Event()
         if display is not None:
             # Notebooks tell by the context under which cell a line belongs.
@@ -28,6 +28,10 @@ class Bar:
     def advance(self, amount: float = 1.0) -> None:
         """Count `amount` more of the total as done."""
         self._done += amount
+
+    def skip(self, amount: float) -> None:
+        """Count `amount` as done by an earlier run: it says nothing about the pace of this one."""
+        self._done, self._before = self._done + amount, self._before + amount
 
     def reach(self, done: float) -> None:
         """Set how much of the total is done."""
@@ -43,7 +47,9 @@ class Bar:
     @property
     def state(self) -> State:
         """How far the work is now."""
-        return State(self._title, self._done, self._total, time.monotonic() - self._began, self._note)
+        spent = time.monotonic() - self._began
+        done = max(self._before, self._done)  # some say less than nothing, such as digits of a gap above 1
+        return State(self._title, done, self._total, spent, self._note, self._before)
 
     def _watch(self, display: Display) -> None:
         wait = display.first
