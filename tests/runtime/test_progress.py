@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -20,6 +21,7 @@ from saddles.runtime.workers import Worker
 def screen(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(displays, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(displays, "_on_screen", lambda: True)
     return screen
 
 
@@ -102,6 +104,9 @@ def test_a_log_that_nobody_reads_stops_nothing(monkeypatch):
     monkeypatch.setattr(sys, "stderr", closed)
     monkeypatch.setattr(Log, "_last", time.monotonic() - Log.minute)
     Log().show(State("linear/figure-1", 3.0, 10, 9.0, ""))
+    assert display_here() is None
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=len))  # as of scripts that write a log of their own
+    assert isinstance(display_here(), Log)
 
 
 @pytest.mark.parametrize(
@@ -161,3 +166,38 @@ def test_a_terminal_is_told_from_a_log():
         assert ran.stdout == f"{kind.__name__}\n"
     os.close(ours)
     os.close(theirs)
+
+
+WORK = """
+import signal, sys, time
+from saddles.runtime.displays import Terminal
+from saddles.runtime.progress import bar
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+Terminal.first = Terminal.every = 0.01
+with bar("work", 10) as progress:
+    sys.stdin.read(1)
+    print("said")
+    progress.print("told", print)
+    time.sleep(0.1)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_bar_takes_nothing_from_a_file_and_may_lose_its_terminal(gone):
+    """stdout is a pipe; the terminal shows the bar, or is closed while it does."""
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-c", WORK]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=theirs, text=True, start_new_session=True) as process:
+        os.close(theirs)
+        shown = b""
+        while b"work" not in shown:
+            shown += os.read(ours, 1000)
+        if gone:
+            os.close(ours)
+        assert process.communicate("x", timeout=60)[0] == "said\ntold\ndone\n"
+    assert process.returncode == 0
+    if not gone:
+        os.close(ours)

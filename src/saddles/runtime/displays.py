@@ -109,14 +109,15 @@ class Terminal:
             console=Console(stderr=True),
             auto_refresh=False,
             transient=True,
+            redirect_stdout=_on_screen(),
         )
         task = progress.add_task(state.title, total=state.total, amount="", pace="")
         progress.start()
         return progress, task
 
     def print(self, text: str) -> bool:
-        """Write a line above the bar."""
-        if self._shown is None:
+        """Write a line above the bar; what stdout takes to a file is left to the caller."""
+        if self._shown is None or not _on_screen():
             return False
         self._shown[0].console.print(text, markup=False, highlight=False, soft_wrap=True)
         return True
@@ -126,6 +127,17 @@ class Terminal:
         if self._shown is not None:
             self._shown[0].stop()
             self._shown = None
+
+
+def _on_screen() -> bool:
+    """Whether stdout is a terminal, whose lines a bar must not mix with; in a file or a pipe they belong there."""
+    return _is_terminal(sys.stdout)
+
+
+def _is_terminal(stream: object) -> bool:
+    """Also of objects with `write` alone, which scripts put in the place of Python's streams."""
+    ask = getattr(stream, "isatty", None)
+    return ask is not None and not getattr(stream, "closed", False) and bool(ask())
 
 
 class Notebook:
@@ -185,9 +197,10 @@ class Log:
 def display_here() -> Display | None:
     """What this process shows progress on; None in workers, which others speak for, and where there is no stderr."""
     rank = os.environ.get("RANK", "0") if "WORLD_SIZE" in os.environ else "0"
-    if sys.stderr is None or rank != "0" or os.environ.get("SADDLES_PROGRESS") == "off":
+    gone = sys.stderr is None or getattr(sys.stderr, "closed", False)
+    if gone or rank != "0" or os.environ.get("SADDLES_PROGRESS") == "off":
         return None
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if hasattr(shell, "kernel"):
         return Notebook()
-    return Terminal() if sys.stderr.isatty() else Log()
+    return Terminal() if _is_terminal(sys.stderr) else Log()

@@ -1,5 +1,6 @@
 """Progress with a rate and an end time, once work takes longer than a moment."""
 
+import contextlib
 import contextvars
 import threading
 import time
@@ -39,7 +40,7 @@ class Bar:
 
     def print(self, text: str, otherwise: Callable[[str], None]) -> None:
         """A line above the bar; where no bar is shown, `otherwise` gets it."""
-        with self._lock:
+        with self._lock, _to_nobody():
             if self._display is not None and self._display.print(text):
                 return
         otherwise(text)
@@ -54,17 +55,22 @@ class Bar:
     def _watch(self, display: Display) -> None:
         wait = display.first
         while not self._closed.wait(wait):
-            with self._lock:
+            with self._lock, _to_nobody():
                 if not self._closed.is_set():
                     display.show(self.state)
             wait = display.every
 
     def close(self) -> None:
         """Take it off the screen."""
-        with self._lock:
+        with self._lock, _to_nobody():
             self._closed.set()
             if self._display is not None:
                 self._display.close()
+
+
+def _to_nobody() -> contextlib.AbstractContextManager[None]:
+    """Where a terminal is gone or stderr is closed: the work goes on."""
+    return contextlib.suppress(OSError, ValueError)
 
 
 _open_bars: list[Bar] = []
