@@ -45,6 +45,18 @@ def test_a_bar_shows_before_anything_is_done(screen, monkeypatch):
     one.close()
 
 
+def test_the_end_of_slow_work_is_told(monkeypatch):
+    """Ten units of 100 seconds each; after three and a half the end is 700 seconds from the third."""
+    screen, now = io.StringIO(), [0.0]
+    console = Console(file=screen, force_terminal=True, width=120, get_time=lambda: now[0])
+    monkeypatch.setattr(displays, "Console", lambda stderr: console)
+    terminal = Terminal()
+    for now[0] in range(0, 351, 10):
+        terminal.show(State("slow", now[0] // 100, 10, now[0], ""))
+    terminal.close()
+    assert "0:11:40" in screen.getvalue()
+
+
 def test_short_work_shows_nothing(screen):
     one = progress.Bar("quick", 1, Terminal())
     one.advance()

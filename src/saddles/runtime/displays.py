@@ -110,6 +110,7 @@ class Terminal:
             auto_refresh=False,
             transient=True,
             redirect_stdout=_on_screen(),
+            speed_estimate_period=3600,  # of the usual 30 s no end follows for work whose units take longer
         )
         task = progress.add_task(state.title, total=state.total, amount="", pace="")
         progress.start()
