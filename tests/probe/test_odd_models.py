@@ -94,16 +94,17 @@ def test_a_weight_that_is_computed_from_others_is_named():
     assert "remove_parametrizations" in dict(found.skipped)["blocks.0.attn.qkv.parametrizations.weight.original"]
 
 
-def test_weights_of_8_bits_are_refused():
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "int8", "uint8"])
+def test_weights_of_8_bits_are_refused(kind):
     """Their scales lie elsewhere."""
     model = small_models.timm_like()
     start = copy.deepcopy(model)
     for part in (model, start):
         layer = part.blocks[0]["attn"].qkv
-        layer.weight = nn.Parameter(layer.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
-    with pytest.raises(SaddlesError, match="16 bits or more; it is float8_e4m3fn"):
+        layer.weight = nn.Parameter(layer.weight.detach().to(getattr(torch, kind)), requires_grad=False)
+    with pytest.raises(SaddlesError, match=rf"blocks\.0\.attn\.qkv\.weight must have 16 bits or more; it is {kind}"):
         spectra(model, start)
-    with pytest.raises(SaddlesError, match="16 bits or more; it is float8_e4m3fn"):
+    with pytest.raises(SaddlesError, match=f"16 bits or more; it is {kind}"):
         record(model)
 
 

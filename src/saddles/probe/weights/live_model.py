@@ -57,6 +57,7 @@ def spectra(
             the coordinate `verdict` then says what was found for each layer, and "unconfirmed" otherwise.
     """
     now, start, layout = parameters(model), state_of(reference), heads(model)
+    check_types(packed(now))
     if inputs is not None:
         from saddles.probe.verification import verify_layout  # which needs this module
 
@@ -122,6 +123,15 @@ def check_types(measured: Mapping[str, Tensor]) -> None:
         raise SaddlesError(
             f"The parameter {narrow} must have 16 bits or more; it is {kind}. Give the model before quantisation."
         )
+
+
+def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as integers of 8 bits, in which 4 bits are packed, too; a layout leaves them out, as it does counters."""
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name.endswith("weight") and tensor.ndim > 1 and tensor.dtype in (torch.int8, torch.uint8)
+    }
 
 
 def live_parameters(model: torch.nn.Module) -> dict[str, Tensor]:
