@@ -81,6 +81,16 @@ def test_a_part_called_module_beside_others_is_no_wrapper():
     ]
 
 
+def test_a_model_with_a_part_called_module_is_planned_whole():
+    base = nn.ModuleDict({"module": parts(), "head": nn.Linear(10, 6, bias=False)})
+    tuned = copy.deepcopy(base)
+    with torch.no_grad():
+        for tensor in tuned.parameters():
+            tensor.add_(torch.randn_like(tensor))
+    plan = lora_plan(base, tuned, energy=1)
+    assert {row.module: row.rank for row in plan.modules} == {"module.0": 8, "module.1.0": 8, "head": 6}
+
+
 def test_weights_without_a_shape_are_told():
     with pytest.raises(SaddlesError, match=r"0\.weight has no shape yet.* Call the model once first"):
         heads(nn.Sequential(nn.LazyLinear(3)))
