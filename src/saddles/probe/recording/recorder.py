@@ -43,16 +43,7 @@ from saddles.probe.recording.rows import NO_RESULT, Rows, check_running, in_word
 from saddles.probe.recording.slots import Slots
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
 from saddles.probe.weights.adapted import find_adapted, suggestion
-from saddles.probe.weights.live_model import (
-    Reference,
-    check_types,
-    heads,
-    live_parameters,
-    packed,
-    parameters,
-    part_of,
-    same_weights,
-)
+from saddles.probe.weights.live_model import Reference, live_parameters, measurable, parameters, part_of, same_weights
 from saddles.runtime.threads import spare_cores, torch_pool
 
 
@@ -120,10 +111,8 @@ class Recorder:
         process: bool | None,
         measures: Sequence[Measure] = (),
     ) -> None:
-        self._adapted, live = find_adapted(model), parameters(model)
-        if not self._adapted:
-            check_types(packed(live))
-        self.layout: Layout = self._adapted.layout if self._adapted else heads(model)
+        self._adapted = find_adapted(model)
+        self.layout: Layout = self._adapted.layout if self._adapted else measurable(model)
         self._extra = Measures(model, measures, self.layout)
         if not self._adapted and not modules and not self._extra.given:
             need_heads(self.layout)
@@ -132,6 +121,7 @@ class Recorder:
         self._modules, self._pending, self._process = modules, pending, process
         own = self.layout.parameters() if modules else self.layout.head_parameters()
         names = self._adapted.parameters() if self._adapted else own
+        live = parameters(model)
         # By name and not the tensors themselves: a parameter, or its module, may be replaced during training.
         self._copier = Copier({name: live[name] for name in names}, lambda: live_parameters(model))
         self._narrow = all(live[name].dtype != torch.float64 for name in names)
