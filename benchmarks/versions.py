@@ -31,6 +31,8 @@ def main(full: bool = False) -> None:
         print("needs SADDLES_AGAINST=FOLDER, a checkout of another version")
         return
     trees = (Path(other).resolve() / "src", HERE)
+    if not (trees[0] / "saddles").is_dir():  # Python would take the installed one without a word
+        sys.exit(f"SADDLES_AGAINST must be a checkout with src/saddles in it; got {other!r}.")
     with tempfile.TemporaryDirectory() as folder:
         for name, words in COMMANDS.items():
             # The first turn compiles and is not counted; who goes first changes from turn to turn.

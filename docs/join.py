@@ -4,16 +4,17 @@
 
 RUN is the folder of a run, NAME that of docs/results/NAME.zarr and of docs/figures/NAME.png. Runs must be of one
 experiment, size and settings, but for those that change how a run is made and not what it is (FREE). Runs at other
-scales of the initialisation must have the seeds of the store: give the runs of all seeds at once, that of its first
-seed first, for whole spectra stay those of the first seed. Then `python docs/derive.py` computes the records and the
-verdicts over all seeds.
+scales of the initialisation must have the seeds of the store: give the runs of all seeds at once, in any order but
+that of its first seed first, for whole spectra stay those of the first seed. Then `python docs/derive.py` computes the
+records and the verdicts over all seeds.
 """
 
 import argparse
-import functools
+import itertools
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,25 @@ def joined(stored: xr.Dataset, run: xr.Dataset) -> xr.Dataset:
     return whole.sortby("scale", ascending=False) if axis == "scale" else whole
 
 
+def together(runs: Sequence[xr.Dataset]) -> xr.Dataset:
+    """All of them: one after another those that fit, along the scale where they share their seeds, or along the seed.
+
+    Whole spectra of scales that are joined so are of one seed, whatever the order of the runs.
+    """
+    parts = [*runs]
+    while len(parts) > 1:
+        every = [*itertools.combinations(range(len(parts)), 2)]
+        pairs = [
+            (one, other)
+            for shared in ("seed", "scale")
+            for one, other in every
+            if set(_labels(parts[one], shared)) == set(_labels(parts[other], shared))
+        ]
+        first, second = pairs[0] if pairs else every[0]  # of which `joined` says what does not fit
+        parts[first] = joined(parts[first], parts.pop(second))
+    return parts[0]
+
+
 def _labels(run: xr.Dataset, axis: str) -> list[Any]:
     return run[axis].values.tolist()
 
@@ -159,9 +179,8 @@ def main(arguments: list[str], docs: Path = DOCS) -> None:
     parser.add_argument("--note", default="")
     given = parser.parse_args(arguments)
     target = docs / "results" / f"{given.name}.zarr"
-    whole = functools.reduce(joined, (described(run, given.machine, given.note) for run in given.runs))
-    if target.exists():
-        whole = joined(load(target), whole)
+    stored = [load(target)] if target.exists() else []
+    whole = together([*stored, *(described(run, given.machine, given.note) for run in given.runs)])
     draw(whole, docs / "figures" / f"{given.name}.png")  # first: what cannot be drawn is not stored either
     write_zarr(whole.drop_encoding(), target, replace=True)
     print(f"{target.name}: {whole.sizes['seed']} seeds. Next: python docs/derive.py")

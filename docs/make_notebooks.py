@@ -93,7 +93,7 @@ def _small(output: nbformat.NotebookNode, folder: str) -> nbformat.NotebookNode 
     data = {kind: output.data[kind] for kind in KEPT if kind in output.get("data", {})}
     if "image/png" in data:
         data.pop("text/plain", None)
-    if not data or folder in str(data):
+    if not any(data.values()) or folder in str(data):  # empty: the line of a progress bar that is gone
         return None
     return nbformat.v4.new_output(output.output_type, data=data, **_count(output))
 

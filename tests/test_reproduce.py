@@ -19,6 +19,7 @@ from saddles.errors import MissingDataError, SaddlesError
 from saddles.report import reproduce as module
 from saddles.report.page import Section, _thumbnail, write_page
 from saddles.report.reproduce import reproduce
+from saddles.runtime import progress
 
 RECORDS = Path(__file__).parents[1] / "docs" / "results" / "claims.json"
 
@@ -76,6 +77,22 @@ def test_the_page_is_there_before_anything_ran_and_after_each_experiment(tmp_pat
     assert sum(seen[0]) == 0
     assert len(seen) == 5
     assert sum(seen[-1]) == 1
+
+
+def test_what_is_only_shown_says_nothing_about_the_pace(tmp_path, monkeypatch):
+    """The toy runs once and is shown then; the one without its data is skipped each time."""
+    _toys(monkeypatch)
+    told = []
+
+    class Seen(progress.Bar):
+        def close(self):
+            super().close()
+            told.append((self.state.done, self.state.before))
+
+    monkeypatch.setattr(progress, "Bar", Seen)
+    for _ in range(2):
+        reproduce(["toy"], root=tmp_path, workers=1)
+    assert told == [(4.0, 1.0), (4.0, 2.0)]
 
 
 def test_a_process_of_its_own_gives_the_numbers_of_this_one(tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -10,7 +11,7 @@ import xarray as xr
 
 import saddles
 from saddles.core import experiment, provenance, run
-from saddles.core.experiment import find, register, registry
+from saddles.core.experiment import Context, find, register, registry
 from saddles.core.run import planned_folder, resume, run_experiment
 from saddles.core.status import Ending, Status
 from saddles.core.trajectory import make_trajectory
@@ -77,6 +78,43 @@ def test_an_interrupted_run_is_resumed_where_it_was(registered, trouble, ending)
     assert len(toy_experiment.calls) == 3, "finished parts were computed again"
     reference = run_experiment(ROW, out="other")
     xr.testing.assert_equal(done.trajectory, reference.trajectory)
+
+
+def _refusing(settings, context):
+    """As the toy, with its trouble before the first piece."""
+    if toy_experiment.trouble:
+        raise toy_experiment.trouble.pop()
+    return toy_experiment.run(settings, context)
+
+
+def test_a_refused_run_leaves_its_folder_empty():
+    toy_experiment.trouble.append(SaddlesError("it must be otherwise"))
+    with pytest.raises(SaddlesError, match="it must be otherwise"):
+        run_experiment(dataclasses.replace(ROW, run=_refusing), out="here")
+    assert list(os.scandir("here")) == []
+    assert run_experiment(ROW, out="here").record["status"] == "finished"
+
+
+def test_a_run_that_was_interrupted_before_is_not_forgotten():
+    register(dataclasses.replace(ROW, run=_refusing))
+    toy_experiment.trouble += [SaddlesError("it must be otherwise"), KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment("toy/decay", out="here")
+    with pytest.raises(SaddlesError, match="it must be otherwise"):
+        resume("here")
+    assert resume("here").record["status"] == "finished"
+
+
+def test_a_run_whose_results_could_not_be_written_is_not_forgotten(monkeypatch):
+    def write_nothing(*_):
+        raise SaddlesError("there is no room")
+
+    register(dataclasses.replace(ROW, run=lambda settings, _: toy_experiment.run(settings, Context(seed=0))))
+    monkeypatch.setattr(run, "_write_results", write_nothing)
+    with pytest.raises(SaddlesError, match="there is no room"):
+        run_experiment("toy/decay", out="here")
+    record = json.loads(Path("here/run.json").read_text())
+    assert record["status"] == "failed: there is no room"
 
 
 @pytest.mark.parametrize(("short", "there"), [(0.0, 2), (60.0, 0)])

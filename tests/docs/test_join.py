@@ -107,6 +107,26 @@ def test_scales_are_joined_in_their_order_for_the_seeds_that_are_stored():
         join.joined(ends, whole.sel(scale=[0.3, 0.1]))
 
 
+@pytest.mark.parametrize("order", ["0a 1a 0b 1b", "0a 1b 1a 0b", "1a 0b 0a 1b", "0a 1ba 0b"])
+def test_runs_of_seeds_and_scales_are_joined_in_any_order(order):
+    whole = saddles.load(ROOT / "docs" / "results" / "transformers-vit-init-scale.zarr").load()
+    told, scales = json.loads(whole.attrs["settings"]), {"a": 1.0, "b": 0.3}
+    runs = []
+    for seed, *letters in order.split():
+        mine = [scales[letter] for letter in letters]
+        run = whole.sel(scale=mine).isel(seed=[int(seed)])
+        spectra = {name: (1 + int(seed)) * run[name] for name in join.SINGLE}  # to be told from those of the other seed
+        runs.append(run.assign(spectra).assign_attrs(settings=json.dumps(told | {"scales": mine})))
+    found, first = join.together(runs), int(order[0])
+    expected = whole.sel(scale=[1.0, 0.3]).isel(seed=[first, 1 - first])
+    expected = expected.assign({name: (1 + first) * expected[name] for name in join.SINGLE})
+    for name in expected.data_vars:
+        np.testing.assert_array_equal(found[name].transpose(*expected[name].dims), expected[name], err_msg=str(name))
+    assert found["scale"].values.tolist() == [1.0, 0.3]
+    assert found["seed"].values.tolist() == expected["seed"].values.tolist()
+    assert json.loads(found.attrs["settings"])["scales"] == [1.0, 0.3]
+
+
 def test_runs_at_other_scales_are_joined_seed_by_seed(tmp_path):
     """Each run has one seed, the store two: given at once, they are joined to each other first."""
     whole = saddles.load(ROOT / "docs" / "results" / "transformers-vit-init-scale.zarr").load()

@@ -52,9 +52,13 @@ def test_a_notebook_runs_and_keeps_little(maker):
                 "_ = plt.plot([1, 2])"
             ),
             maker.nbformat.v4.new_code_cell("import os; os.getcwd()"),
+            maker.nbformat.v4.new_code_cell(
+                "from saddles.runtime.displays import Notebook, State\nline = Notebook()\n"
+                "line.show(State('flow', 1.0, 4, 3.0, ''))\nline.close()"
+            ),
         ]
     )
-    settings, drawn, place = maker.run(book).cells
-    assert settings.outputs == place.outputs == []
+    settings, drawn, place, progress = maker.run(book).cells
+    assert settings.outputs == place.outputs == progress.outputs == []
     assert [output.output_type for output in drawn.outputs] == ["stream", "display_data"]
     assert list(drawn.outputs[1].data) == ["image/png"]

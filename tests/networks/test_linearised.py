@@ -85,6 +85,10 @@ def test_a_rate_that_grows_beyond_what_numbers_hold_is_told():
     assert run.attrs["status"].startswith("diverged")
     assert run.sizes["time"] == 3
     assert np.isfinite(run["loss"]).all()
+    late = saddles.predict(MODEL, TASK, networks.Linearised(rate), times=rate * np.array([1e4, 2e4]))
+    assert late.attrs["status"] == f"diverged: near time {1e4 * rate:.6g}"
+    alone = saddles.predict(MODEL, TASK, networks.Linearised(rate), times=rate * np.array([1e4]))
+    assert alone.attrs["status"] == late.attrs["status"], "there is nothing before it"
 
 
 def test_flow_is_the_limit_of_small_rates():

@@ -81,6 +81,16 @@ def test_a_part_called_module_beside_others_is_no_wrapper():
     ]
 
 
+def test_a_model_with_a_part_called_module_is_planned_whole():
+    base = nn.ModuleDict({"module": parts(), "head": nn.Linear(10, 6, bias=False)})
+    tuned = copy.deepcopy(base)
+    with torch.no_grad():
+        for tensor in tuned.parameters():
+            tensor.add_(torch.randn_like(tensor))
+    plan = lora_plan(base, tuned, energy=1)
+    assert {row.module: row.rank for row in plan.modules} == {"module.0": 8, "module.1.0": 8, "head": 6}
+
+
 def test_weights_without_a_shape_are_told():
     with pytest.raises(SaddlesError, match=r"0\.weight has no shape yet.* Call the model once first"):
         heads(nn.Sequential(nn.LazyLinear(3)))
@@ -94,16 +104,17 @@ def test_a_weight_that_is_computed_from_others_is_named():
     assert "remove_parametrizations" in dict(found.skipped)["blocks.0.attn.qkv.parametrizations.weight.original"]
 
 
-def test_weights_of_8_bits_are_refused():
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "int8", "uint8"])
+def test_weights_of_8_bits_are_refused(kind):
     """Their scales lie elsewhere."""
     model = small_models.timm_like()
     start = copy.deepcopy(model)
     for part in (model, start):
         layer = part.blocks[0]["attn"].qkv
-        layer.weight = nn.Parameter(layer.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
-    with pytest.raises(SaddlesError, match="16 bits or more; it is float8_e4m3fn"):
+        layer.weight = nn.Parameter(layer.weight.detach().to(getattr(torch, kind)), requires_grad=False)
+    with pytest.raises(SaddlesError, match=rf"blocks\.0\.attn\.qkv\.weight must have 16 bits or more; it is {kind}"):
         spectra(model, start)
-    with pytest.raises(SaddlesError, match="16 bits or more; it is float8_e4m3fn"):
+    with pytest.raises(SaddlesError, match=f"16 bits or more; it is {kind}"):
         record(model)
 
 

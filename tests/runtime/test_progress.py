@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -20,6 +21,7 @@ from saddles.runtime.workers import Worker
 def screen(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(displays, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(displays, "_on_screen", lambda: True)
     return screen
 
 
@@ -43,6 +45,18 @@ def test_a_bar_shows_before_anything_is_done(screen, monkeypatch):
     one.close()
 
 
+def test_the_end_of_slow_work_is_told(monkeypatch):
+    """Ten units of 100 seconds each; after three and a half the end is 700 seconds from the third."""
+    screen, now = io.StringIO(), [0.0]
+    console = Console(file=screen, force_terminal=True, width=120, get_time=lambda: now[0])
+    monkeypatch.setattr(displays, "Console", lambda stderr: console)
+    terminal = Terminal()
+    for now[0] in range(0, 351, 10):
+        terminal.show(State("slow", now[0] // 100, 10, now[0], ""))
+    terminal.close()
+    assert "0:11:40" in screen.getvalue()
+
+
 def test_short_work_shows_nothing(screen):
     one = progress.Bar("quick", 1, Terminal())
     one.advance()
@@ -61,10 +75,28 @@ def test_short_work_shows_nothing(screen):
         (State("a", 1500.0, 90000, 3600.0, ""), "a: 1,500/90,000, 0.417/s, ends in 59:00:00"),
         (State("flow", 0.25, 1.0, 30.0, ""), "flow: 25 %, ends in 0:01:30"),
         (State("flow", 2.0, 1.0, 30.0, "late"), "flow: 100 %, late, ends in 0:00:00"),
+        (State("a", 500.0, 1000, 10.0, "", before=500.0), f"a: 500/1,000, {BEFORE}"),
+        (State("a", 600.0, 1000, 10.0, "", before=500.0), "a: 600/1,000, 10/s, ends in 0:00:40"),
     ],
 )
 def test_a_line_tells_what_is_done_and_when_it_ends(state, line):
     assert state.line == line
+
+
+def test_what_an_earlier_run_has_done_says_nothing_about_the_pace():
+    one = progress.Bar("training", 1000)
+    one.skip(500)
+    assert one.state.line == f"training: 500/1,000, {BEFORE}"
+    one.reach(600)
+    assert (one.state.done, one.state.before) == (600, 500)
+
+
+@pytest.mark.parametrize("done", [-2.0, -float("inf"), float("nan")])
+def test_less_than_nothing_is_nothing(done):
+    """Digits of a gap that is above 1, or not known yet."""
+    one = progress.Bar("digits of the gap", 9.0)
+    one.reach(done)
+    assert one.state.line == f"digits of the gap: 0 %, {BEFORE}"
 
 
 def test_a_log_gets_a_line_a_minute(capsys, monkeypatch):
@@ -84,6 +116,9 @@ def test_a_log_that_nobody_reads_stops_nothing(monkeypatch):
     monkeypatch.setattr(sys, "stderr", closed)
     monkeypatch.setattr(Log, "_last", time.monotonic() - Log.minute)
     Log().show(State("linear/figure-1", 3.0, 10, 9.0, ""))
+    assert display_here() is None
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=len))  # as of scripts that write a log of their own
+    assert isinstance(display_here(), Log)
 
 
 @pytest.mark.parametrize(
@@ -143,3 +178,38 @@ def test_a_terminal_is_told_from_a_log():
         assert ran.stdout == f"{kind.__name__}\n"
     os.close(ours)
     os.close(theirs)
+
+
+WORK = """
+import signal, sys, time
+from saddles.runtime.displays import Terminal
+from saddles.runtime.progress import bar
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+Terminal.first = Terminal.every = 0.01
+with bar("work", 10) as progress:
+    sys.stdin.read(1)
+    print("said")
+    progress.print("told", print)
+    time.sleep(0.1)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_bar_takes_nothing_from_a_file_and_may_lose_its_terminal(gone):
+    """stdout is a pipe; the terminal shows the bar, or is closed while it does."""
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-c", WORK]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=theirs, text=True, start_new_session=True) as process:
+        os.close(theirs)
+        shown = b""
+        while b"work" not in shown:
+            shown += os.read(ours, 1000)
+        if gone:
+            os.close(ours)
+        assert process.communicate("x", timeout=60)[0] == "said\ntold\ndone\n"
+    assert process.returncode == 0
+    if not gone:
+        os.close(ours)

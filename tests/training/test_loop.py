@@ -11,6 +11,7 @@ import torch
 
 from saddles.core.status import FINISHED, Ending
 from saddles.errors import SaddlesError
+from saddles.runtime import progress
 from saddles.training.checkpoint import Checkpoint, History
 from saddles.training.device import generator_of, mixed_precision, within_memory
 from saddles.training.loop import Loop, defer_interrupt
@@ -166,6 +167,20 @@ def test_a_budget_ends_the_run_and_it_resumes(tmp_path):
     assert time.monotonic() - began < 60
     assert status == FINISHED
     assert history.losses == whole.losses
+
+
+def test_steps_of_an_earlier_run_say_nothing_about_the_pace(tmp_path, monkeypatch):
+    Descent(tmp_path / "checkpoint.pt", budget=0.0).run()
+    told = []
+
+    class Seen(progress.Bar):
+        def close(self):
+            super().close()
+            told.append((self.state.done, self.state.before))
+
+    monkeypatch.setattr(progress, "Bar", Seen)
+    Descent(tmp_path / "checkpoint.pt").run()
+    assert told == [(10, 3)]
 
 
 def test_a_checkpoint_of_another_run_or_half_a_file_is_refused(tmp_path):

@@ -142,8 +142,11 @@ class Linearised:
         saved, clock = {name: np.asarray(row) for name, row in rows.items()}, np.asarray(times, dtype=float)
         # A rate above 2/λ_max grows without end: what is still a number is exact, and the rest is left out.
         fine = np.isfinite(saved["loss"]) & np.isfinite(saved["test_loss"])
-        good = len(clock) if fine.all() else max(1, int(np.argmin(fine)))
-        status = FINISHED if good == len(clock) else Status(Ending.DIVERGED, f"near time {clock[good]:.6g}")
+        good, status = len(clock), FINISHED
+        if not fine.all():
+            good = int(np.argmin(fine))
+            status = Status(Ending.DIVERGED, f"near time {clock[good]:.6g}")
+            good = max(good, 1)  # the first row is kept whatever it is
         saved = {name: values[:good] for name, values in saved.items()}
         return Path(times=clock[:good], saved=saved, state=weights, status=status)
 

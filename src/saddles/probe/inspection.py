@@ -189,7 +189,7 @@ class Work:
         pieces = self.pieces()
         with bar("spectra of changes", sum(piece.effort for piece in pieces)) as progress:
             missing = [piece for piece in pieces if self.store.read(piece.name) is None]
-            progress.advance(sum(piece.effort for piece in pieces) - sum(piece.effort for piece in missing))
+            progress.skip(sum(piece.effort for piece in pieces) - sum(piece.effort for piece in missing))
             if engine is not None:
                 carry_out(engine, missing, self.store.keep, progress)
                 return

@@ -89,7 +89,8 @@ def reproduce(
             sections[place], failures, words = _judged(rows[place], outcome)
             failed += failures
             write_page(sections, page, HEADING, facts)
-            progress.advance(seconds[place])
+            computed = not outcome.skipped and (outcome.run is None or outcome.run.computed)
+            (progress.advance if computed else progress.skip)(seconds[place])  # what is only shown takes no time
             progress.print(f"{count}/{len(rows)} {rows[place].name}, {sizes[place]}: {words}", say)
     return failed, page
 

@@ -22,6 +22,7 @@ class State:
         total: a whole number counts things ("3/40, 1.2/s"); any other is an amount of work, of which a share is told.
         seconds: since it began.
         note: words behind the rate.
+        before: what an earlier run had done already; it says nothing about the pace.
     """
 
     title: str
@@ -29,6 +30,7 @@ class State:
     total: float
     seconds: float
     note: str
+    before: float = 0.0
 
     @property
     def amount(self) -> str:
@@ -40,18 +42,18 @@ class State:
     @property
     def pace(self) -> str:
         """The rate of what can be counted, and the note."""
-        if not self.done:
+        mine = self.done - self.before
+        if mine <= 0:
             return BEFORE
-        rate = f"{self.done / self.seconds:.3g}/s" if isinstance(self.total, int) and self.seconds else ""
+        rate = f"{mine / self.seconds:.3g}/s" if isinstance(self.total, int) and self.seconds else ""
         return ", ".join(part for part in (rate, self.note) if part)
 
     @property
     def line(self) -> str:
         """All of it in one line, with the time that is left."""
-        parts = [f"{self.title}: {self.amount}", self.pace]
-        if self.done:
-            parts.append(f"ends in {_clock((self.total - min(self.done, self.total)) / self.done * self.seconds)}")
-        return ", ".join(part for part in parts if part)
+        left, mine = self.total - min(self.done, self.total), self.done - self.before
+        ends = f"ends in {_clock(left / mine * self.seconds)}" if mine > 0 else ""
+        return ", ".join(part for part in (f"{self.title}: {self.amount}", self.pace, ends) if part)
 
 
 def _clock(seconds: float) -> str:
@@ -107,14 +109,16 @@ class Terminal:
             console=Console(stderr=True),
             auto_refresh=False,
             transient=True,
+            redirect_stdout=_on_screen(),
+            speed_estimate_period=3600,  # of the usual 30 s no end follows for work whose units take longer
         )
         task = progress.add_task(state.title, total=state.total, amount="", pace="")
         progress.start()
         return progress, task
 
     def print(self, text: str) -> bool:
-        """Write a line above the bar."""
-        if self._shown is None:
+        """Write a line above the bar; what stdout takes to a file is left to the caller."""
+        if self._shown is None or not _on_screen():
             return False
         self._shown[0].console.print(text, markup=False, highlight=False, soft_wrap=True)
         return True
@@ -124,6 +128,17 @@ class Terminal:
         if self._shown is not None:
             self._shown[0].stop()
             self._shown = None
+
+
+def _on_screen() -> bool:
+    """Whether stdout is a terminal, whose lines a bar must not mix with; in a file or a pipe they belong there."""
+    return _is_terminal(sys.stdout)
+
+
+def _is_terminal(stream: object) -> bool:
+    """Also of objects with `write` alone, which scripts put in the place of Python's streams."""
+    ask = getattr(stream, "isatty", None)
+    return ask is not None and not getattr(stream, "closed", False) and bool(ask())
 
 
 class Notebook:
@@ -183,9 +198,10 @@ class Log:
 def display_here() -> Display | None:
     """What this process shows progress on; None in workers, which others speak for, and where there is no stderr."""
     rank = os.environ.get("RANK", "0") if "WORLD_SIZE" in os.environ else "0"
-    if sys.stderr is None or rank != "0" or os.environ.get("SADDLES_PROGRESS") == "off":
+    gone = sys.stderr is None or getattr(sys.stderr, "closed", False)
+    if gone or rank != "0" or os.environ.get("SADDLES_PROGRESS") == "off":
         return None
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if hasattr(shell, "kernel"):
         return Notebook()
-    return Terminal() if sys.stderr.isatty() else Log()
+    return Terminal() if _is_terminal(sys.stderr) else Log()

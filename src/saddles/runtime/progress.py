@@ -1,5 +1,6 @@
 """Progress with a rate and an end time, once work takes longer than a moment."""
 
+import contextlib
 import contextvars
 import threading
 import time
@@ -14,7 +15,7 @@ class Bar:
 
     def __init__(self, title: str, total: float, display: Display | None = None) -> None:
         self._title, self._total, self._display = title, total, display
-        self._done, self._note, self._began = 0.0, "", time.monotonic()
+        self._done, self._before, self._note, self._began = 0.0, 0.0, "", time.monotonic()
         self._lock, self._closed = threading.Lock(), threading.Event()
         if display is not None:
             # Notebooks tell by the context under which cell a line belongs.
@@ -29,13 +30,17 @@ class Bar:
         """Count `amount` more of the total as done."""
         self._done += amount
 
+    def skip(self, amount: float) -> None:
+        """Count `amount` as done by an earlier run: it says nothing about the pace of this one."""
+        self._done, self._before = self._done + amount, self._before + amount
+
     def reach(self, done: float) -> None:
         """Set how much of the total is done."""
         self._done = done
 
     def print(self, text: str, otherwise: Callable[[str], None]) -> None:
         """A line above the bar; where no bar is shown, `otherwise` gets it."""
-        with self._lock:
+        with self._lock, _to_nobody():
             if self._display is not None and self._display.print(text):
                 return
         otherwise(text)
@@ -43,22 +48,29 @@ class Bar:
     @property
     def state(self) -> State:
         """How far the work is now."""
-        return State(self._title, self._done, self._total, time.monotonic() - self._began, self._note)
+        spent = time.monotonic() - self._began
+        done = max(self._before, self._done)  # some say less than nothing, such as digits of a gap above 1
+        return State(self._title, done, self._total, spent, self._note, self._before)
 
     def _watch(self, display: Display) -> None:
         wait = display.first
         while not self._closed.wait(wait):
-            with self._lock:
+            with self._lock, _to_nobody():
                 if not self._closed.is_set():
                     display.show(self.state)
             wait = display.every
 
     def close(self) -> None:
         """Take it off the screen."""
-        with self._lock:
+        with self._lock, _to_nobody():
             self._closed.set()
             if self._display is not None:
                 self._display.close()
+
+
+def _to_nobody() -> contextlib.AbstractContextManager[None]:
+    """Where a terminal is gone or stderr is closed: the work goes on."""
+    return contextlib.suppress(OSError, ValueError)
 
 
 _open_bars: list[Bar] = []

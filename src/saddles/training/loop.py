@@ -68,7 +68,7 @@ class Loop:
         """
         began = stored = time.monotonic()
         with bar(self.title, self.steps) as progress, defer_interrupt() as interrupts:
-            progress.reach(history.step)
+            progress.skip(history.step)
             while history.step < self.steps:
                 history.add(self.step(history.step))
                 progress.reach(history.step)

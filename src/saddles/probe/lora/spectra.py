@@ -107,7 +107,7 @@ class Workshop:
             with explained(self.parts):
                 self.parts.mkdir(parents=True, exist_ok=True)
         with bar(f"{what} of ΔW, by module", sum(piece.effort for piece in pieces)) as progress:
-            progress.advance(sum(piece.effort for piece in pieces if piece.name in there))
+            progress.skip(sum(piece.effort for piece in pieces if piece.name in there))
             if self.on is not None and missing:
                 with opened(self.on, self.workers, self.kept) as engine:
                     carry_out(engine, missing, keep, progress)

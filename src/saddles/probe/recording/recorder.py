@@ -43,7 +43,7 @@ from saddles.probe.recording.rows import NO_RESULT, Rows, check_running, in_word
 from saddles.probe.recording.slots import Slots
 from saddles.probe.recording.snapshot import Buffers, Copier, buffers_for
 from saddles.probe.weights.adapted import find_adapted, suggestion
-from saddles.probe.weights.live_model import Reference, heads, live_parameters, parameters, part_of, same_weights
+from saddles.probe.weights.live_model import Reference, live_parameters, measurable, parameters, part_of, same_weights
 from saddles.runtime.threads import spare_cores, torch_pool
 
 
@@ -112,7 +112,7 @@ class Recorder:
         measures: Sequence[Measure] = (),
     ) -> None:
         self._adapted = find_adapted(model)
-        self.layout: Layout = self._adapted.layout if self._adapted else heads(model)
+        self.layout: Layout = self._adapted.layout if self._adapted else measurable(model)
         self._extra = Measures(model, measures, self.layout)
         if not self._adapted and not modules and not self._extra.given:
             need_heads(self.layout)

@@ -56,7 +56,7 @@ def spectra(
         inputs: what the model is called with, to check that its heads are read right (see `saddles.probe.verify`);
             the coordinate `verdict` then says what was found for each layer, and "unconfirmed" otherwise.
     """
-    now, start, layout = parameters(model), state_of(reference), heads(model)
+    now, start, layout = parameters(model), state_of(reference), measurable(model)
     if inputs is not None:
         from saddles.probe.verification import verify_layout  # which needs this module
 
@@ -122,6 +122,18 @@ def check_types(measured: Mapping[str, Tensor]) -> None:
         raise SaddlesError(
             f"The parameter {narrow} must have 16 bits or more; it is {kind}. Give the model before quantisation."
         )
+
+
+def measurable(model: torch.nn.Module) -> Layout:
+    """`heads` of a model that is to be measured; refused where they would leave out weights of 8-bit integers."""
+    check_types(
+        {
+            name: tensor
+            for name, tensor in parameters(model).items()
+            if name.endswith("weight") and tensor.ndim > 1 and tensor.dtype in (torch.int8, torch.uint8)
+        }
+    )
+    return heads(model)
 
 
 def live_parameters(model: torch.nn.Module) -> dict[str, Tensor]:
