@@ -47,19 +47,13 @@ def main(full: bool = False) -> None:
                 )
 
 
-Cost = tuple[float, float]
-"""Processor seconds, and seconds by the clock."""
+def _turn(trees: tuple[Path, Path], words: str, folder: Path, now_first: bool) -> list[tuple[float, float]]:
+    costs = {tree: _cost(tree, words, folder) for tree in (trees[::-1] if now_first else trees)}
+    return [costs[tree] for tree in trees]
 
 
-def _turn(trees: tuple[Path, Path], words: str, folder: Path, now_first: bool) -> tuple[Cost, Cost]:
-    if now_first:
-        now = _cost(trees[1], words, folder)
-        return _cost(trees[0], words, folder), now
-    return _cost(trees[0], words, folder), _cost(trees[1], words, folder)
-
-
-def _cost(tree: Path, words: str, folder: Path) -> Cost:
-    """What a command takes with the sources of a tree."""
+def _cost(tree: Path, words: str, folder: Path) -> tuple[float, float]:
+    """Processor seconds, and seconds by the clock, of a command with the sources of a tree."""
     own = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryDirectory(dir=folder) as place:

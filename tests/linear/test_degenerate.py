@@ -22,6 +22,7 @@ from saddles.linear import (
     recovery_time,
 )
 from saddles.linear.observe import observer_of
+from saddles.linear.task import check_task
 
 TASK = Denoising(5, 1, seed=3)
 
@@ -49,7 +50,7 @@ def test_lazy_modes_of_large_networks_keep_their_alignment_in_single_precision(w
         inner, outer = (part + width**-0.5 * draw.normal(size=(300, 1)) for part in (inner, outer))
     seen = []
     for kind in ("float32", "float64"):
-        observer = observer_of(Denoising(300, 1), ["alignment"], 1, kind)
+        observer = observer_of(check_task(Denoising(300, 1)), ["alignment"], 1, kind)
         seen.append(observer.factor(jnp.asarray(inner, kind), jnp.asarray(outer, kind))["alignment"])
     np.testing.assert_allclose(*seen, atol=0.1)
 
