@@ -7,10 +7,11 @@ from scipy.integrate import solve_ivp
 
 import saddles
 from saddles.errors import SaddlesError
+from saddles.linear.aligned import aligned_mode
 from saddles.linear.model import TwoLayer
 from saddles.linear.phases import leading_time, phase, recovery_time
 from saddles.linear.task import Completion, Denoising, MatrixCost, Regression, Sensing
-from saddles.linear.theory import Aligned, Balanced, Lazy, SelfConsistent, aligned_mode
+from saddles.linear.theory import Aligned, Balanced, Lazy, SelfConsistent
 from saddles.solvers.methods import GradientDescent, GradientFlow
 
 TIMES = np.linspace(0.0, 12.0, 7)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 from saddles.core.status import FINISHED, Status
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
+from saddles.linear.aligned import aligned_mode
 from saddles.linear.observe import KEEPABLE, Network, Observer, check_finite, observer_of, to_trajectory
 from saddles.linear.task import Entrywise, MatrixTask, check_task
 from saddles.protocols import Method
@@ -283,35 +284,6 @@ def _pace(observer: Observer) -> Float[Array, ""]:
     """4/(d_in d_out)."""
     assert isinstance(observer.cost, Entrywise)
     return 4 * jnp.asarray(observer.cost.weight)
-
-
-def aligned_mode(
-    t: Float[Array, ""] | float,
-    start: Float[Array | np.ndarray, "*mode"],
-    target: Float[Array | np.ndarray, "*mode"] | float,
-    threshold: Float[Array, ""] | float,
-    pace: Float[Array, ""] | float,
-) -> Float[Array, "*mode"]:
-    """Solve s' = pace √(s²+σ⁴w²) (s* − s) in closed form.
-
-    With x = e^θ and s = σ²w sinh θ the equation reads x' = −½ pace σ²w (x − y)(x + 1/y), where y belongs to s*. So
-    x(t) = (a + b x)/(a/y + b), a = (1 − e)(x + 1/y), b = e (1 + 1/y²), with x on the right at the start and the decay
-    e = exp(−pace √(s*²+σ⁴w²) t): sums of positive numbers.
-    """
-    (x, more), (y, far) = _exponential(start / threshold), _exponential(target / threshold)
-    rate = pace * jnp.hypot(target, threshold) * t
-    a, b = -jnp.expm1(-rate) * (x + 1 / y), jnp.exp(-rate) * (1 + y**-2)
-    top, bottom = a + b * x, a / y + b
-    # 2 sinh θ is top/bottom − bottom/top. Far below σ²w both are alike, and s is in x − 1 and y − 1 alone.
-    return threshold / 2 * ((a * (far / y) + b * more) / bottom) * (1 + bottom / top)
-
-
-def _exponential(ratio: Float[Array | np.ndarray, "*mode"] | float) -> tuple[Float[Array, "*mode"], ...]:
-    """e^θ and e^θ − 1 of sinh θ, with all their digits on both sides of 0."""
-    size = jnp.abs(ratio)
-    more = size * (1 + size / (1 + jnp.hypot(size, 1.0)))  # e^|θ| − 1
-    up = ratio >= 0
-    return jnp.where(up, 1 + more, 1 / (1 + more)), jnp.where(up, more, -more / (1 + more))
 
 
 def _seen(see: Callable[[Array], dict[str, Array]], times: np.ndarray, start: _Start, ended: Status) -> Path:
