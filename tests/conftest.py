@@ -19,6 +19,7 @@ _CACHES = Path(__file__).parents[1] / ".cache"
 _COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHES / "jax"))
 # Commands that tests start in processes of their own keep their programs, too, from a fifth of a second on.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("EQX_ON_ERROR", "nan")  # as in commands: programs of flows are kept, and are the same
 os.environ.setdefault("MPLCONFIGDIR", str(_CACHES / "matplotlib"))
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the folder of the process that started them
     _OWN = tempfile.TemporaryDirectory(prefix="saddles-tests-")

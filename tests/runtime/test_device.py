@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from saddles.runtime.device import environment_that_keeps_programs
+
 CODE = """
 from saddles.runtime.device import keep_compiled_programs
 keep_compiled_programs()
@@ -11,6 +13,33 @@ import jax
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 print(jax.jit(lambda x: 2 * x + 1)(20.5))
 """
+
+
+FLOW = """
+from saddles.runtime.device import keep_compiled_programs
+keep_compiled_programs()
+import jax, logging
+logging.getLogger("jax._src.compiler").setLevel(logging.DEBUG)
+logging.basicConfig(format="%(message)s")
+import saddles
+from saddles.linear import Denoising, GradientFlow, TwoLayer
+saddles.simulate(TwoLayer(20, 0.1), Denoising(5, 1), GradientFlow(), times=[0.0, 1.0])
+"""
+
+
+def test_programs_of_flows_are_kept(tmp_path):
+    """They were not while diffrax called back to Python, and every command compiled them again."""
+    environment = {name: value for name, value in os.environ.items() if name not in environment_that_keeps_programs()}
+    told = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", FLOW], env=environment | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path)},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        told.append([line for line in done.stderr.splitlines() if "'jit__advance'" in line])
+    assert "MISS" in told[0][0]
+    assert told[1]
+    assert all("cache hit" in line for line in told[1])
 
 
 def test_a_program_that_is_half_written_is_compiled_again_without_a_word(tmp_path):

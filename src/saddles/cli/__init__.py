@@ -48,6 +48,7 @@ from saddles.cli.terminal import (
     whole_column,
 )
 from saddles.errors import SaddlesError
+from saddles.runtime.collector import collect_seldom
 from saddles.runtime.device import devices, keep_compiled_programs
 from saddles.runtime.interrupts import plain_interrupts, terminated_like_ctrl_c
 
@@ -84,6 +85,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name on disk may hold bytes that are no text
             stream.reconfigure(errors="backslashreplace")
+    collect_seldom()
     with repeated_interrupts(), plain_warnings():
         code = _guarded(lambda: app(standalone_mode=False, prog_name="saddles") or 0)
     # An interrupt that passed through the `exec` of a text (a dataclass, a traced function) is remembered by Python as

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from saddles.protocols import ArrayLike
 
@@ -21,7 +20,9 @@ class Line:
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> Line:
     """The line through at least three points with two different x."""
-    # Written out: importing scipy.stats for it takes as long as some commands compute.
+    from scipy.special import stdtrit  # here, so that a list of experiments need not wait for it
+
+    # Written out: scipy.stats takes longer to import than some commands compute.
     across, up = x - np.mean(x), y - np.mean(y)
     spread, total = float(across @ across), float(up @ up)
     inclined = float(across @ up) / spread

@@ -38,6 +38,25 @@ def devices() -> list[str]:
     return [f"{d.platform}:{d.id}" + ("" if d.platform == "cpu" else f" ({d.device_kind})") for d in jax.devices()]
 
 
+SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+
+
+def environment_that_keeps_programs() -> dict[str, str]:
+    """Variables with which a new process keeps compiled programs in the user's cache folder, as set here already if so.
+
+    Small programs take 0.02 to 0.5 s each, and an experiment has dozens: loading one takes a few ms. The checks that
+    diffrax makes of its arguments (`saddles.solvers.ode` gives it sorted times and a step ahead) call back to Python,
+    and JAX keeps no program that does: in their place a NaN would end a run as diverged.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    usual = {
+        "JAX_COMPILATION_CACHE_DIR": str(Path(home) / "saddles" / "jax"),
+        SHORTEST: "0.01",
+        "EQX_ON_ERROR": "nan",
+    }
+    return {name: os.environ.get(name, value) for name, value in usual.items()}
+
+
 def keep_compiled_programs() -> None:
     """Store compiled programs in the user's cache folder, unless JAX was told another place.
 
@@ -48,15 +67,12 @@ def keep_compiled_programs() -> None:
     # JAX writes programs in place: another process may find one half written, or one that a kill left so. It compiles
     # that program itself then, and users need not hear of it.
     warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry", UserWarning)
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    # A GPU's small programs take 0.05 to 0.5 s each, and an experiment has dozens: loading one takes a few ms.
-    folder, shortest = str(Path(home) / "saddles" / "jax"), "0.05"
+    wanted = environment_that_keeps_programs()
     if "jax" not in sys.modules:
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder)
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", shortest)
+        os.environ.update(wanted)
         return
     import jax
 
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-        jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", float(shortest))
+        jax.config.update("jax_compilation_cache_dir", wanted["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", float(wanted[SHORTEST]))

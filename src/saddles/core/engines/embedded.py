@@ -25,6 +25,7 @@ from saddles.core.engines.engine import (
     cores,
 )
 from saddles.errors import SaddlesError
+from saddles.runtime.device import environment_that_keeps_programs
 from saddles.runtime.workers import Worker, WorkerError, WorkerLostError, WorkerStoppedError
 
 STARTS = 3
@@ -158,13 +159,8 @@ class Embedded(Engine[Answer]):
 
     def _environment(self, number: int) -> dict[str, str]:
         """One thread, one GPU if there are any, and a folder of compiled programs."""
-        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        compiled = {
-            "JAX_COMPILATION_CACHE_DIR": str(Path(home) / "saddles" / "jax"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",  # what compiles faster is not worth a file
-        }
         gpu = {"CUDA_VISIBLE_DEVICES": self._gpus[number % len(self._gpus)]} if self._gpus else {}
-        return {name: os.environ.get(name, value) for name, value in compiled.items()} | ONE_THREAD | gpu
+        return environment_that_keeps_programs() | ONE_THREAD | gpu
 
 
 def memory_of(pid: int) -> int | None:
