@@ -2,11 +2,13 @@
 
 A number in the text refers to the record it comes from by a link to results/FILE.json#KEY, which is plain Markdown.
 In the site the link leads to the page of all records. The directive `claims` shows the verdicts of a lab, `all-claims`
-the counts of every lab, `records` the page of records. `tests/docs/test_numbers.py` checks that the numbers agree.
+the counts of every lab, `clocks` how long commands take, `records` the page of records. `tests/docs/test_numbers.py`
+checks that the numbers agree.
 """
 
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +18,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 RESULTS = Path(__file__).parents[1] / "results"
-LARGE = "claims-large.json"
+LARGE, CLOCK = "claims-large.json", "commands.json"
 LINK = re.compile(r"\[([^\]]+)\]\(results/([\w-]+\.json#[\w./-]+)\)")
 _log = logging.getLogger(__name__)
 
@@ -83,6 +85,14 @@ class AllClaims(_Markdown):
         """A table of counts, then a list."""
         large = "At sizes `gpu` and `paper`, on one H200, judged from the stored trajectories:"
         return self.show([*count_lines(read("claims.json")), large, "", *count_lines(read(LARGE))])
+
+
+class Clocks(_Markdown):
+    """```{clocks}```: how long one waits for the commands of each lab."""
+
+    def run(self) -> list[nodes.Node]:
+        """A table, one row for a lab."""
+        return self.show(clock_lines(read(CLOCK)))
 
 
 class Bugs(_Markdown):
@@ -167,7 +177,7 @@ def lab_lines(found: dict[str, Any], lab: str) -> list[str]:
             lines += [f"Not run: {safe(record['skipped'])}.", ""]
             continue
         made = f"`{record['stored']}`" if "stored" in record else f"seed {record['seed']}, {record['date']}"
-        lines += [f"Size `{record['size']}`, {record['wall_time_s']:.0f} s, {made}.", ""]
+        lines += [f"Size `{record['size']}`, {made}{_waited(name, record)}.", ""]
         lines += [
             "| verdict | claim | where | value | asked | null | spread | seeds |",
             "|---|---|---|---|---|---|---|---|",
@@ -182,6 +192,30 @@ def lab_lines(found: dict[str, Any], lab: str) -> list[str]:
             lines.append("| " + " | ".join(map(str, (*words, *numbers))) + " |")
         lines.append("")
     return lines
+
+
+def _waited(name: str, record: dict[str, Any]) -> str:
+    """How long one waits for the command; where that was not measured, how long the run itself took."""
+    clock = read(CLOCK)["records"]["all"]["values"].get(f"{name}, {record['size']}")
+    if clock is None or "stored" in record:
+        return f", {record['wall_time_s']:.0f} s of computing"
+    cold, warm = clock
+    return f"; its command takes {cold:.0f} s the first time and {warm:.0f} s later"
+
+
+def clock_lines(found: dict[str, Any]) -> list[str]:
+    """Markdown of the clocks of all commands: sums and the longest of each lab."""
+    rows: dict[str, dict[str, list[float]]] = {}
+    for name, clock in found["records"]["all"]["values"].items():
+        if isinstance(clock, list):
+            rows.setdefault(name.partition("/")[0], {})[name.partition(",")[0]] = clock
+    lines = ["| lab | experiments | first time, median | later, median | the longest |", "|---|---|---|---|---|"]
+    for lab, clocks in rows.items():
+        medians = (statistics.median(clock[turn] for clock in clocks.values()) for turn in (0, 1))
+        longest, (cold, warm) = max(clocks.items(), key=lambda row: row[1])
+        words = f"`{longest}`, {cold:.0f} s the first time, {warm:.0f} s later"
+        lines.append(f"| `{lab}` | {len(clocks)} | {' | '.join(f'{one:.1f} s' for one in medians)} | {words} |")
+    return [*lines, ""]
 
 
 def count_lines(found: dict[str, Any]) -> list[str]:
@@ -235,7 +269,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Offer the role and the directives."""
     app.connect("source-read", _links)
     app.add_role("record", Record())
-    directives = (("claims", Claims), ("all-claims", AllClaims), ("records", Records), ("bugs", Bugs))
-    for name, directive in directives:
+    directives = {"claims": Claims, "all-claims": AllClaims, "records": Records, "bugs": Bugs, "clocks": Clocks}
+    for name, directive in directives.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -12,6 +12,7 @@ from doc_pages import ROOT, name, pages
 from measured import RESULTS, Passage, agrees, passages, record, stored
 
 import saddles
+from saddles.core.experiment import registry
 
 derive = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "derive.py")))
 collect = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "collect.py")))
@@ -44,6 +45,15 @@ def test_records_say_where_they_come_from(place):
     assert {"command", "machine", "date", "values"} <= set(found)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
     assert found["values"] or found["derived"]
+
+
+def test_listed_times_are_about_those_of_the_commands():
+    """To a factor of 1.5: `python -m benchmarks commands --full` measures them."""
+    clocks = record("commands.json#all")["values"]
+    measured = {words: clock[0] for words, clock in clocks.items() if isinstance(clock, list)}
+    listed = {f"{row.name}, {size}": one.seconds for row in registry().values() for size, one in row.sizes.items()}
+    assert set(measured) <= set(listed)
+    assert not {words: first for words, first in measured.items() if not 2 / 3 <= listed[words] / first <= 1.5}
 
 
 @pytest.mark.parametrize("place", derive.DERIVED)

@@ -77,7 +77,7 @@ LARGEST = 10**9
 
 @dataclass(frozen=True)
 class Size(Generic[S]):
-    """Settings of an experiment at one size, and about how long they take on two cores (or one GPU).
+    """Settings of an experiment at one size, and about how long one waits for its command on two cores (or one GPU).
 
     `without_data` are the settings that change where the data set is not at hand, such as {"source": "digits"}: data
     that every machine has take its place.

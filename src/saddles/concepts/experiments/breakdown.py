@@ -117,7 +117,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes=sizes(
         Size(4, Settings(widths=(2, 8, 32), starts=30, seeds=2, instants=200)),
-        Size(15, Settings()),
+        Size(5, Settings()),
         Size(90, Settings(widths=(2, 4, 8, 16, 32, 64, 128), starts=3000)),
         gpu_seconds=15,
     ),

@@ -115,7 +115,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes=sizes(
         Size(5, Settings(layers=(1, 2, 3), dims=(3, 6), samples=100, batch=50, epochs=200, seeds=8)),
-        Size(25, Settings()),
+        Size(7, Settings()),
         Size(200, Settings(dims=(3, 12, 48), samples=5000, batch=128, rate=0.01, epochs=80, seeds=200)),
         gpu_seconds=60,
     ),

@@ -136,7 +136,7 @@ EXPERIMENT = Experiment(
     "concepts/figure-10",
     "A concept that is not learned within the horizon, predicted before the run",
     PAPER,
-    sizes=sizes(Size(3, Settings(60)), Size(10, Settings(1000)), Size(60, Settings(10_000)), gpu_seconds=20),
+    sizes=sizes(Size(3, Settings(60)), Size(7, Settings(1000)), Size(60, Settings(10_000)), gpu_seconds=20),
     run=run,
     claims=claims,
     figure=figure,

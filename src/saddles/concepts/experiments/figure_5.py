@@ -229,7 +229,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes=sizes(
         Size(4, Settings(until=8.0, instants=401, seeds=8, more=2)),
-        Size(10, Settings()),
+        Size(9, Settings()),
         Size(60, Settings(seeds=300)),
         gpu_seconds=100,
     ),

@@ -111,7 +111,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes=sizes(
         Size(3, Settings(dim=16, samples=1000, batch=64, seeds=2)),
-        Size(15, Settings()),
+        Size(3, Settings()),
         Size(60, Settings(seeds=30)),
         gpu_seconds=5,
     ),

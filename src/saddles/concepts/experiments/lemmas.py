@@ -210,7 +210,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes=sizes(
         Size(5, Settings(20, 150, 10)),
-        Size(45, Settings(1000, 300, 100)),
+        Size(8, Settings(1000, 300, 100)),
         Size(200, Settings(4000, 600, 1000)),
         gpu_seconds=50,
     ),

@@ -215,7 +215,7 @@ def _dimensions(number: str, title: str, judge: Judge, figure: Draw) -> Experime
         PAPER,
         sizes=sizes(
             Size(3, tiny),
-            Size(40, DimensionSettings()),
+            Size(6, DimensionSettings()),
             Size(160, DimensionSettings(seeds=10, seeds_low=200)),
             gpu_seconds=25,
         ),
@@ -232,7 +232,7 @@ def _narrow(number: str, title: str, judge: Judge, figure: Draw) -> Experiment[N
         PAPER,
         sizes=sizes(
             Size(3, NarrowSettings(samples=500, batch=64, rate=0.02, seeds=24)),
-            Size(15, NarrowSettings()),
+            Size(6, NarrowSettings()),
             Size(60, NarrowSettings(seeds=400)),
             gpu_seconds=25,
         ),

@@ -241,15 +241,15 @@ def _experiment(
 
 
 FIGURE_2A = _experiment(
-    "2a", "A larger signal is learned first: one layer, three signals", SIGNAL, None, (2, 10, 20), seeds=5
+    "2a", "A larger signal is learned first: one layer, three signals", SIGNAL, None, (2, 4, 20), seeds=5
 )
 FIGURE_2B = _experiment(
     "2b", "More diversity is learned first and reverses the order: one layer, five spreads", DIVERSITY, None,
-    (2, 15, 30), seeds=5,
+    (2, 5, 30), seeds=5,
 )  # fmt: skip
 FIGURE_11 = _experiment(
-    "11", "The orders of figure 2 in a two-layer linear network", [*SIGNAL, *DIVERSITY], "linear", (3, 25, 15), seeds=2
+    "11", "The orders of figure 2 in a two-layer linear network", [*SIGNAL, *DIVERSITY], "linear", (3, 5, 15), seeds=2
 )
 FIGURE_12 = _experiment(
-    "12", "The orders of figure 2 in a two-layer ReLU network", [*SIGNAL, *DIVERSITY], "relu", (3, 25, 30), seeds=2
+    "12", "The orders of figure 2 in a two-layer ReLU network", [*SIGNAL, *DIVERSITY], "relu", (3, 8, 30), seeds=2
 )

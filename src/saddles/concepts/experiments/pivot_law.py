@@ -142,7 +142,7 @@ EXPERIMENT = Experiment(
     "concepts/pivot-law",
     "When each concept grows, and which are lost, from the pivots of W(0)",
     PAPER,
-    sizes=sizes(Size(5, Settings(60, 200)), Size(20, Settings(999)), Size(120, Settings(9999)), gpu_seconds=10),
+    sizes=sizes(Size(5, Settings(60, 200)), Size(4, Settings(999)), Size(120, Settings(9999)), gpu_seconds=10),
     run=run,
     claims=claims,
     figure=figure,

@@ -203,9 +203,9 @@ def _experiment(
 
 FIGURE_8 = _experiment(
     "8", "Three descents of the test loss, found by search, and how rare they are", (1.0, 1.5, 2.2),
-    (0.05, 0.05, 0.05), wanted=3, seconds=20, gpu=35,
+    (0.05, 0.05, 0.05), wanted=3, seconds=8, gpu=35,
 )  # fmt: skip
 FIGURE_9 = _experiment(
     "9", "Four descents of the test loss, found by search, and how rare they are", (1.0, 1.5, 2.2, 2.7),
-    (0.05, 0.05, 0.05, 0.5), wanted=4, seconds=40, gpu=70,
+    (0.05, 0.05, 0.05, 0.5), wanted=4, seconds=10, gpu=70,
 )  # fmt: skip

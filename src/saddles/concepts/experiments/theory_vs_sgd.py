@@ -123,7 +123,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes=sizes(
         Size(4, Settings(dim=8, samples=200, batch=20, rates=(0.05, 0.025, 0.0125), seeds=4)),
-        Size(30, Settings()),
+        Size(5, Settings()),
         Size(120, Settings(samples=5000, batch=128, until=8.0, seeds=30)),
         gpu_seconds=15,
     ),

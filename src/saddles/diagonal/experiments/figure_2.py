@@ -354,7 +354,7 @@ FIGURE_2 = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(5, _ORDER_TINY),
-        "laptop": Size(50, _ORDER_LAPTOP),
+        "laptop": Size(18, _ORDER_LAPTOP),
         "gpu": Size(220, _ORDER_PAPER),
         "paper": Size(900, _ORDER_PAPER),
     },
@@ -366,7 +366,7 @@ FIGURE_8_9 = Experiment(
     name="diagonal/figure-8-9",
     title="The weights of an attention head, one panel per initial scale",
     paper=PAPER,
-    sizes={"tiny": Size(4, _TINY), "laptop": Size(25, _LAPTOP), "gpu": Size(60, _PAPER), "paper": Size(240, _PAPER)},
+    sizes={"tiny": Size(4, _TINY), "laptop": Size(5, _LAPTOP), "gpu": Size(60, _PAPER), "paper": Size(240, _PAPER)},
     run=run_figure_8_9,
     claims=claims_figure_8_9,
     figure=draw_figure_8_9,

@@ -131,9 +131,7 @@ FULL_HEAD = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(5, Settings(dim=4, samples=40, tokens=4, decades=(2, 8), until=60.0, points=81, seeds=1)),
-        "laptop": Size(
-            35, Settings(dim=8, samples=200, tokens=6, decades=(3, 8, 32), until=150.0, points=301, seeds=2)
-        ),
+        "laptop": Size(6, Settings(dim=8, samples=200, tokens=6, decades=(3, 8, 32), until=150.0, points=301, seeds=2)),
         "gpu": Size(75, _PAPER),
         "paper": Size(5400, _PAPER),
     },

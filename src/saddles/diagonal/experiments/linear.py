@@ -166,7 +166,7 @@ LINEAR = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(4, Settings(dim=8, samples=16, factors=3, decades=100, points=201, seeds=2)),
-        "laptop": Size(30, Settings(dim=20, samples=40, factors=5, decades=300, points=1201, seeds=10)),
+        "laptop": Size(5, Settings(dim=20, samples=40, factors=5, decades=300, points=1201, seeds=10)),
         "gpu": Size(90, _PAPER),
         "paper": Size(120, _PAPER),
     },

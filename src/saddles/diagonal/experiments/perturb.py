@@ -231,7 +231,7 @@ SIZES = {
         5, Settings(dim=5, samples=60, tokens=5, stages=5, decades=32, epochs=1000, times=2, points=61, seeds=1)
     ),
     "laptop": Size(
-        40, Settings(dim=10, samples=200, tokens=10, stages=10, decades=32, epochs=1000, times=2, points=121, seeds=2)
+        9, Settings(dim=10, samples=200, tokens=10, stages=10, decades=32, epochs=1000, times=2, points=121, seeds=2)
     ),
     "gpu": Size(10, _PAPER),
     "paper": Size(300, _PAPER),

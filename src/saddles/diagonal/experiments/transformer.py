@@ -234,7 +234,7 @@ TRANSFORMER = Experiment(
         "tiny": Size(
             5, Settings(dim=2, samples=30, tokens=3, stages=2, decades=(30,), seeds=1, points=61, feedforward=2)
         ),
-        "laptop": Size(50, Settings(dim=4, samples=60, tokens=5, stages=4, decades=(30, 1300), seeds=2, feedforward=4)),
+        "laptop": Size(7, Settings(dim=4, samples=60, tokens=5, stages=4, decades=(30, 1300), seeds=2, feedforward=4)),
         "gpu": Size(80, _PAPER),
         "paper": Size(600, _PAPER),
     },

@@ -194,9 +194,9 @@ def _experiment(
 
 EXPERIMENTS = [
     _experiment("figure-6a", "A diffusion model learns colour and size in the order of their signals",
-                order_claims, order_figure, (20, 110, 3000, 13_000), ((0.4, 0.7), (0.2, 0.7), _SWEEP, _SWEEP)),
+                order_claims, order_figure, (10, 35, 3000, 13_000), ((0.4, 0.7), (0.2, 0.7), _SWEEP, _SWEEP)),
     _experiment("figure-6b", "Transient memorisation in a diffusion model: the concept error rises before it falls",
-                memorisation_claims, memorisation_figure, (10, 60, 3000, 13_000)),
+                memorisation_claims, memorisation_figure, (7, 20, 3000, 13_000)),
     _experiment("figure-6c", "Concept learning in a diffusion model slows down exponentially",
-                slowing_claims, slowing_figure, (10, 60, 3000, 13_000)),
+                slowing_claims, slowing_figure, (7, 20, 3000, 13_000)),
 ]  # fmt: skip

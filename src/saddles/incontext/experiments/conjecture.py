@@ -160,7 +160,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(8, Settings(problems=6, commuting=1)),
-        "laptop": Size(120, Settings(problems=200, commuting=3)),
+        "laptop": Size(7, Settings(problems=200, commuting=3)),
         "gpu": Size(120, Settings(problems=1000, commuting=20)),
     },
     run=run,

@@ -113,7 +113,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(8, Settings(steps=200, seeds=2)),
-        "laptop": Size(60, Settings(steps=2000, seeds=4)),
+        "laptop": Size(7, Settings(steps=2000, seeds=4)),
         "gpu": Size(60, Settings(steps=4000, seeds=8, batches=(16, 64, 256, 1024))),
     },
     run=run,

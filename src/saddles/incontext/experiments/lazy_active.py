@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(8, Settings(dim=4, seeds=1, thresholds=(1e-2, 10.0))),
-        "laptop": Size(60, Settings(dim=12, seeds=3)),
+        "laptop": Size(6, Settings(dim=12, seeds=3)),
         "gpu": Size(300, Settings(dim=24, seeds=5, thresholds=(1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
                                   widths=(1e3, 1e4, 1e5, 1e6))),
     },

@@ -188,7 +188,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(10, Settings(modulus=7, neurons=12, seeds=2, scale=0.1, length=15.0)),
-        "laptop": Size(15, Settings(modulus=7, neurons=24, seeds=2)),
+        "laptop": Size(10, Settings(modulus=7, neurons=24, seeds=2)),
         "gpu": Size(300, Settings(modulus=11, neurons=80, seeds=10, ratio=0.75, length=200.0)),
     },
     run=run,

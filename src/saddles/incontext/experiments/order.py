@@ -128,7 +128,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(12, Settings(covariances=3)),
-        "laptop": Size(30, Settings(covariances=40)),
+        "laptop": Size(13, Settings(covariances=40)),
         "gpu": Size(60, Settings(covariances=100)),
     },
     run=run,

@@ -134,7 +134,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(8, Settings(seeds=1, starts=[1e-3, 1e-4])),
-        "laptop": Size(40, Settings(seeds=6, starts=[1e-3, 1e-4, 1e-5, 1e-6])),
+        "laptop": Size(4, Settings(seeds=6, starts=[1e-3, 1e-4, 1e-5, 1e-6])),
         "gpu": Size(200, Settings(seeds=30, starts=[1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8])),
     },
     run=run,

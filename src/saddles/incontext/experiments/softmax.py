@@ -177,7 +177,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(10, Settings(seeds=1, starts=(0.2, 0.1))),
-        "laptop": Size(15, Settings(seeds=3)),
+        "laptop": Size(7, Settings(seeds=3)),
         "gpu": Size(300, Settings(seeds=10, starts=(0.1, 0.025, 0.00625))),
     },
     run=run,

@@ -175,7 +175,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(8, Settings(dim=2, heads=4, seeds=2)),
-        "laptop": Size(60, Settings(dim=4, heads=8, seeds=6)),
+        "laptop": Size(12, Settings(dim=4, heads=8, seeds=6)),
         "gpu": Size(300, Settings(dim=8, heads=16, seeds=10)),
     },
     run=run,

@@ -207,7 +207,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(3, Settings(dim=40, rank=3, c=10.0, steps=120, save_every=2, seeds=2)),
-        "laptop": Size(15, Settings(dim=200, c=25.0, steps=300, save_every=4, seeds=3)),
+        "laptop": Size(7, Settings(dim=200, c=25.0, steps=300, save_every=4, seeds=3)),
         "gpu": Size(30, Settings(dim=500, steps=600, save_every=6, seeds=5)),
         "paper": Size(300, Settings(dim=500, steps=600, save_every=6, seeds=3)),
     },

@@ -239,7 +239,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(4, Settings(dim=30, rank=3, points=7, limit=2000)),
-        "laptop": Size(25, Settings(dim=100, points=22, limit=3000)),
+        "laptop": Size(11, Settings(dim=100, points=22, limit=3000)),
         "gpu": Size(10, Settings(dim=200, points=35, limit=5000)),
         "paper": Size(240, Settings(dim=200, points=35, limit=5000)),
     },

@@ -273,7 +273,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(3, Settings(dims=(16, 24), seeds=1, instants=40)),
-        "laptop": Size(12, Settings(dims=(40, 80, 160), seeds=3)),
+        "laptop": Size(4, Settings(dims=(40, 80, 160), seeds=3)),
         "gpu": Size(60, Settings(dims=(50, 100, 200, 400), seeds=4)),
         "paper": Size(120, Settings(dims=(50, 100, 200, 400), seeds=6)),
     },

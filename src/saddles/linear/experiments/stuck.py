@@ -143,7 +143,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(3, Settings(rank=4, starts=4, instants=21)),
-        "laptop": Size(5, Settings(rank=10, starts=40)),
+        "laptop": Size(6, Settings(rank=10, starts=40)),
         "gpu": Size(20, Settings(rank=10, starts=200)),
         "paper": Size(20, Settings(rank=10, starts=200)),
     },

@@ -275,7 +275,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(3, Settings(dim=12, rank=2, decades=6, points=5, times=9, seeds=2, costs_dim=8, costs_points=3)),
-        "laptop": Size(20, Settings(dim=40, rank=3, decades=7, points=15, times=17, seeds=4)),
+        "laptop": Size(10, Settings(dim=40, rank=3, decades=7, points=15, times=17, seeds=4)),
         "gpu": Size(60, Settings(dim=100, rank=5, decades=8, points=17, times=17, seeds=6)),
         "paper": Size(120, Settings(dim=100, rank=5, decades=8, points=17, times=17, seeds=6)),
     },

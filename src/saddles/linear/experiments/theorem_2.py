@@ -261,7 +261,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(4, Settings(dims=(16, 24, 36), seeds=2, paced=(8, 12))),
-        "laptop": Size(15, Settings(dims=(50, 100, 200), seeds=3)),
+        "laptop": Size(8, Settings(dims=(50, 100, 200), seeds=3)),
         "gpu": Size(60, Settings(dims=(50, 100, 200, 400, 800), seeds=5)),
         "paper": Size(120, Settings(dims=(50, 100, 200, 400), seeds=8)),
     },

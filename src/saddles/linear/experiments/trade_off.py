@@ -113,7 +113,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(4, Settings(dim=40, rank=3, points=5, c=20.0, seeds=2)),
-        "laptop": Size(40, Settings(dim=100, points=9, seeds=3)),
+        "laptop": Size(3, Settings(dim=100, points=9, seeds=3)),
         "gpu": Size(20, Settings(dim=200, points=13, seeds=4)),
         "paper": Size(300, Settings(dim=200, points=13, seeds=3)),
     },

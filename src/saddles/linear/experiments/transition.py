@@ -139,7 +139,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(4, Settings(dims=(12, 24), points=5, seeds=2)),
-        "laptop": Size(30, Settings(dims=(25, 50, 100, 200), seeds=4)),
+        "laptop": Size(7, Settings(dims=(25, 50, 100, 200), seeds=4)),
         "gpu": Size(60, Settings(dims=(50, 100, 200, 400), seeds=6)),
         "paper": Size(200, Settings(dims=(50, 100, 200, 400), points=11, seeds=4)),
     },

@@ -135,7 +135,7 @@ ALIGNED = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(4, ScaledDraws(n=2, length=3, dim=5, scale=0.1, instances=2, until=1e4)),
-        "laptop": Size(15, ScaledDraws(n=4, length=5, dim=8, scale=0.1, instances=12, until=1e5)),
+        "laptop": Size(6, ScaledDraws(n=4, length=5, dim=8, scale=0.1, instances=12, until=1e5)),
         "gpu": Size(90, _large(instances=20)),
         "paper": Size(240, _large(instances=50)),
     },

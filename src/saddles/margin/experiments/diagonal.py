@@ -135,7 +135,7 @@ DIAGONAL = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(3, ScaledDraws(n=3, length=4, dim=12, scale=0.5, instances=4, until=1e5)),
-        "laptop": Size(18, _data(instances=30)),
+        "laptop": Size(6, _data(instances=30)),
         "gpu": Size(120, _data(instances=200)),
         "paper": Size(600, _data(instances=1000)),
     },

@@ -206,7 +206,7 @@ GENERAL = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(5, _full(n=2, length=3, dim=4, large=(1.0,), instances=2, trials=1, until=100.0)),
-        "laptop": Size(35, _full(n=4, length=4, dim=6, instances=24, trials=3)),
+        "laptop": Size(10, _full(n=4, length=4, dim=6, instances=24, trials=3)),
         "gpu": Size(300, _full(n=8, length=6, dim=16, trials=16)),
         "paper": Size(1800, _full(n=16, length=8, dim=32, trials=10)),
     },

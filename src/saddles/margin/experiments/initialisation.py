@@ -81,7 +81,7 @@ INITIALISATION = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(3, Settings(n=3, length=4, dim=12, scales=(0.1, 1.0), instances=2, until=1e5)),
-        "laptop": Size(20, _data(instances=8)),
+        "laptop": Size(8, _data(instances=8)),
         "gpu": Size(150, _data(instances=50)),
         "paper": Size(600, _data(instances=200)),
     },

@@ -107,7 +107,7 @@ KKT = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(3, ScaledDraws(n=3, length=4, dim=12, scale=0.5, instances=2, until=1e5)),
-        "laptop": Size(8, _data(instances=10)),
+        "laptop": Size(4, _data(instances=10)),
         "gpu": Size(60, _data(instances=50)),
         "paper": Size(240, _data(instances=200)),
     },

@@ -160,7 +160,7 @@ RANK = Experiment(
     paper=PAPER,
     sizes={
         "tiny": Size(5, _full(n=2, length=3, dim=4, instances=2, until=100.0, starts=4)),
-        "laptop": Size(25, _full(n=4, length=4, dim=6, instances=12, until=3000.0)),
+        "laptop": Size(8, _full(n=4, length=4, dim=6, instances=12, until=3000.0)),
         "gpu": Size(120, _full(n=4, length=4, dim=6, instances=50, until=3000.0, starts=40)),
         "paper": Size(600, _full(n=8, length=6, dim=16, instances=50, until=3000.0, starts=40)),
     },

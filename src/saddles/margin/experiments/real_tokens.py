@@ -121,7 +121,7 @@ REAL_TOKENS = Experiment(
     needs=("text",),
     sizes={
         "tiny": Size(5, _text(words=30_000, vocabulary=300, n=2, length=4, dim=12, instances=2, until=1e3), PYTHON),
-        "laptop": Size(25, _text(n=4, length=5, dim=24, instances=12), PYTHON),
+        "laptop": Size(8, _text(n=4, length=5, dim=24, instances=12), PYTHON),
         "gpu": Size(150, _text(n=6, length=6, dim=32, instances=50)),
         "paper": Size(600, _text(n=8, length=8, dim=48, instances=50)),
     },

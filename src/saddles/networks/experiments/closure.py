@@ -190,7 +190,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(10, Settings(images="digits", text="made", width=16, layers=1, heads=2, batch=16, steps=6,
                                   adam_rate=1e-3, sgd_rate=0.1, looks=3, seeds=1)),
-        "laptop": Size(30, Settings(images="digits", text="python", width=64, layers=2, heads=4, batch=8, steps=200,
+        "laptop": Size(11, Settings(images="digits", text="python", width=64, layers=2, heads=4, batch=8, steps=200,
                                     adam_rate=1e-3, sgd_rate=0.1, looks=10, seeds=2)),
         "gpu": Size(500, Settings(images="cifar10", text="enwik8", width=256, layers=4, heads=8, batch=128, steps=4000,
                                   adam_rate=5e-4, sgd_rate=0.1, looks=20, seeds=3)),

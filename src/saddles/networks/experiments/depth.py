@@ -158,7 +158,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(6, Settings((2, 3), (6, 9, 12), points=4, dim=5, source="digits", samples=30, steps=20, seeds=1)),
-        "laptop": Size(20, Settings((2, 3, 4), (16, 32, 64), points=7, dim=10, source="digits", samples=60, steps=120,
+        "laptop": Size(4, Settings((2, 3, 4), (16, 32, 64), points=7, dim=10, source="digits", samples=60, steps=120,
                                     seeds=2)),
         "gpu": Size(300, Settings((2, 3, 4, 6), (64, 128, 256, 512), points=20, dim=50, source="cifar10", samples=1000,
                                   steps=1000, seeds=3, highest=2.0)),

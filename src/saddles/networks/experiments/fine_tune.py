@@ -156,7 +156,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(10, Settings(source="digits", width=8, layers=1, heads=2, batch=16, first=10, rates=(1e-3, 4e-3),
                                   lengths=(2, 4), watched=8, seeds=1)),
-        "laptop": Size(20, Settings(source="digits", width=32, layers=2, heads=4, batch=16, first=200,
+        "laptop": Size(6, Settings(source="digits", width=32, layers=2, heads=4, batch=16, first=200,
                                     rates=(1e-4, 4e-4, 1.6e-3), lengths=(8, 24, 72), watched=16, seeds=2)),
         "gpu": Size(300, Settings(source="cifar10", width=256, layers=4, heads=8, batch=128, first=8000,
                                   rates=(5e-5, 2e-4, 8e-4), lengths=(25, 100, 400, 1600), watched=64, seeds=3)),

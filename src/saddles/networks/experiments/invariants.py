@@ -168,7 +168,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(10, Settings(source="digits", width=8, layers=1, heads=2, batch=50, steps=4, sgd_rate=0.1,
                                   adam_rate=4e-3, looks=2, seeds=1)),
-        "laptop": Size(25, Settings(source="digits", width=32, layers=1, heads=4, batch=50, steps=20, sgd_rate=0.005,
+        "laptop": Size(7, Settings(source="digits", width=32, layers=1, heads=4, batch=50, steps=20, sgd_rate=0.005,
                                      adam_rate=4e-3, looks=4, seeds=3)),
         "gpu": Size(600, Settings(source="cifar10", width=128, layers=4, heads=4, batch=256, steps=400, sgd_rate=0.02,
                                   adam_rate=2e-3, looks=10, seeds=3)),

@@ -209,7 +209,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(8, Settings("digits", dim=6, samples=12, widths=(16, 64), steps=10, seeds=1, vit_widths=(8, 16),
                                  vit_steps=5, head=4, patches=2)),
-        "laptop": Size(60, Settings("digits", dim=20, samples=60, widths=(32, 128, 512, 2048, 8192), steps=100, seeds=3,
+        "laptop": Size(26, Settings("digits", dim=20, samples=60, widths=(32, 128, 512, 2048, 8192), steps=100, seeds=3,
                                     vit_widths=(16, 32, 64, 128), vit_steps=60, head=8, patches=2)),
         "gpu": Size(330, Settings("cifar10", dim=100, samples=400, widths=(128, 512, 2048, 8192, 32768, 131072),
                                   steps=1000, seeds=3, vit_widths=(64, 128, 256, 512, 1024), vit_steps=300, head=16,

@@ -221,7 +221,7 @@ EXPERIMENT = Experiment(
     PAPER,
     sizes={
         "tiny": Size(8, Settings("relu", points=3, dim=8, source="digits", samples=100, steps=40, seeds=2)),
-        "laptop": Size(35, Settings("relu", points=6, dim=30, source="digits", samples=300, steps=120, seeds=3)),
+        "laptop": Size(11, Settings("relu", points=6, dim=30, source="digits", samples=300, steps=120, seeds=3)),
         "gpu": Size(400, Settings("relu", points=20, dim=100, source="cifar10", samples=2000, steps=1000, seeds=3)),
         "paper": Size(2000, Settings("relu", points=35, dim=100, source="cifar10", samples=5000, steps=2000, seeds=5)),
     },

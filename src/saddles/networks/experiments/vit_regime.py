@@ -198,7 +198,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(6, Settings(source="digits", widths=(8, 16, 24), points=4, layers=1, head=4, patches=2, samples=20,
                                  tests=30, steps=12, seeds=1)),
-        "laptop": Size(85, Settings(source="digits", widths=(32, 64, 128), points=9, layers=2, head=8, patches=2,
+        "laptop": Size(33, Settings(source="digits", widths=(32, 64, 128), points=9, layers=2, head=8, patches=2,
                                     samples=100, tests=297, steps=400, seeds=2)),
         "gpu": Size(180, Settings(source="cifar10", widths=(64, 128, 256, 512), points=9, layers=2, head=16, patches=4,
                                   samples=256, tests=2000, steps=1000, seeds=3, until=0.3)),

@@ -58,7 +58,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(10, Settings(source="made", units="bytes", most=20_000, block=32, layers=2, heads=2, width=24,
                                   test=8, epochs=2.0, batch=16, rate=3e-3, warm_up=0.0, every=4)),
-        "laptop": Size(80, Settings(source="wikitext2", units="bytes", most=512_000, block=128, layers=4, heads=4,
+        "laptop": Size(32, Settings(source="wikitext2", units="bytes", most=512_000, block=128, layers=4, heads=4,
                                     width=128, test=20, epochs=1.0, batch=8, rate=3e-4, warm_up=0.0, every=10,
                                     tests=10), {"source": "python", "layers": 2, "most": 400_000}),
         "gpu": Size(120, _SMALL),

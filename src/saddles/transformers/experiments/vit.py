@@ -170,7 +170,7 @@ def _experiment(
         PAPER,
         sizes={
             "tiny": Size(10, _tiny(tiny)),
-            "laptop": Size(80, _laptop(source, laptop, epochs=15.0, seeds=2), DIGITS if source == "cifar10" else {}),
+            "laptop": Size(30, _laptop(source, laptop, epochs=15.0, seeds=2), DIGITS if source == "cifar10" else {}),
             "gpu": Size(190, _gpu(source, rate, epochs=60.0, seeds=3)),
             "paper": Size(480, _gpu(source, rate, epochs=500.0)),
         },
@@ -200,7 +200,7 @@ EXPERIMENTS: list[Experiment[Any]] = [
         PAPER,
         sizes={
             "tiny": Size(10, _scaled(_tiny(3e-3, epochs=4.0), (1.0, 0.1))),
-            "laptop": Size(80, _scaled(_laptop("cifar10", 1e-3, epochs=10.0)), DIGITS | {"epochs": 6.0}),
+            "laptop": Size(30, _scaled(_laptop("cifar10", 1e-3, epochs=10.0)), DIGITS | {"epochs": 6.0}),
             "gpu": Size(300, _scaled(_gpu("cifar10", 1e-4, epochs=100.0))),
             "paper": Size(1400, _scaled(_gpu("cifar10", 1e-4, epochs=500.0))),
         },
