@@ -204,17 +204,17 @@ def _waited(name: str, record: dict[str, Any]) -> str:
 
 
 def clock_lines(found: dict[str, Any]) -> list[str]:
-    """Markdown of the clocks of all commands: sums and the longest of each lab."""
+    """Markdown of the clocks of all commands: the longest and the medians of each lab."""
     rows: dict[str, dict[str, list[float]]] = {}
     for name, clock in found["records"]["all"]["values"].items():
         if isinstance(clock, list):
             rows.setdefault(name.partition("/")[0], {})[name.partition(",")[0]] = clock
-    lines = ["| lab | experiments | first time, median | later, median | the longest |", "|---|---|---|---|---|"]
+    lines = ["| lab | the longest | experiments | first time, median | later, median |", "|---|---|---|---|---|"]
     for lab, clocks in rows.items():
         medians = (statistics.median(clock[turn] for clock in clocks.values()) for turn in (0, 1))
         longest, (cold, warm) = max(clocks.items(), key=lambda row: row[1])
         words = f"`{longest}`, {cold:.0f} s the first time, {warm:.0f} s later"
-        lines.append(f"| `{lab}` | {len(clocks)} | {' | '.join(f'{one:.1f} s' for one in medians)} | {words} |")
+        lines.append(f"| `{lab}` | {words} | {len(clocks)} | {' | '.join(f'{one:.1f} s' for one in medians)} |")
     return [*lines, ""]
 
 
