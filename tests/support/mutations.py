@@ -73,7 +73,7 @@ _ROWS = (
     ("diagonal/theory.py", "return powers, powers", "return powers, 0 * powers", "tests/diagonal/test_theory.py"),
     ("diagonal/model.py", "jax.nn.softmax(logits, axis=-1), states) * value_output[None, None, :]", "jax.nn.softmax(logits, axis=-2), states) * value_output[None, None, :]", "tests/diagonal/test_simulate.py"),
     ("diagonal/model.py", "return np.repeat(per_head.ravel(), 2 * self.dim)", "return np.tile(per_head.ravel(), 2 * self.dim)", "tests/diagonal/test_theory.py"),
-    ("diagonal/rest.py", "& (side * stepper.slope < 0))", "& (side * stepper.slope > 0))", "tests/diagonal/test_theory.py"),
+    ("diagonal/rest.py", "& (side * stepper.slope < 0)", "& (side * stepper.slope > 0)", "tests/diagonal/test_theory.py"),
     ("solvers/log_scale.py", "- np.exp(2 * (self.log_q - shift)))", "- np.exp(2 * (self.log_q + shift)))", "tests/solvers/test_log_scale.py"),
     ("solvers/log_scale.py", "return 0.5 * (p + q), 0.5 * (p - q)", "return 0.5 * (p - q), 0.5 * (p + q)", "tests/solvers/test_log_scale.py tests/diagonal/test_simulate.py"),
     ("measures/activations.py", "when = clock[row] + (level - low) / pace", "when = clock[row + 1]", "tests/measures/test_activations.py"),
