@@ -53,6 +53,21 @@ def test_a_coordinate_that_was_pushed_back_may_still_leave():
     np.testing.assert_allclose(rest.beta, nnls(inputs, targets)[0], atol=1e-7)
 
 
+@pytest.mark.parametrize("seed", [1449, 1799, 1963, 2344])
+def test_coordinates_that_grow_slowly_or_are_pushed_back_together_come_to_rest(seed):
+    """The first two: forces of 1e-8 on a coordinate that still grows passed for a rest. The last two: of two that are
+    pushed back at once one pushes the other out again, which was waited for without end."""
+    draw = np.random.default_rng([seed, 9])
+    size = int(draw.integers(3, 6))
+    inputs = draw.normal(size=(8, 2)) @ draw.normal(size=(2, size)) + 0.03 * draw.normal(size=(8, size))
+    targets = inputs @ draw.normal(size=size)
+    expected, _ = nnls(inputs, targets)
+    rest = _rest(inputs, targets, 10.0 ** draw.uniform(-10, 1, size=size))
+    assert rest.settled
+    np.testing.assert_allclose(rest.beta, expected, atol=1e-7)
+    np.testing.assert_array_equal(rest.signs, (expected > 0) * 1.0)
+
+
 def test_a_coordinate_that_left_is_zero_where_it_underflows():
     inputs, targets = np.array([[1.0, 0.5], [0.0, 1.0]]), np.array([1.0, -1.0])
     rest = _rest(inputs, targets, np.array([1e-8, 5e-324]))

@@ -114,9 +114,10 @@ def test_stable_rank_and_best():
 
 
 def test_stable_rank_of_tiny_and_of_missing_spectra():
-    rows = [[1e-200, 1e-200], [3e200, 4e200], [np.nan, np.nan], [1.0, np.nan]]  # the last: of a smaller matrix, padded
-    data = xr.Dataset({"singular_value": (("time", "mode"), rows)}, coords={"time": np.arange(4.0)})
-    np.testing.assert_allclose(measures.stable_rank(data), [2.0, 25 / 16, np.nan, 1.0])
+    rows = [[1e-200, 1e-200], [3e200, 4e200], [np.nan, np.nan], [np.inf, 1.0]]
+    rows.append([1.0, np.nan])  # of a smaller matrix, padded
+    data = xr.Dataset({"singular_value": (("time", "mode"), rows)}, coords={"time": np.arange(5.0)})
+    np.testing.assert_allclose(measures.stable_rank(data), [2.0, 25 / 16, np.nan, np.nan, 1.0])
 
 
 def test_stable_rank_of_modes_with_a_sign():

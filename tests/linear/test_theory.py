@@ -186,6 +186,13 @@ def test_a_mode_begins_at_its_start_and_goes_on_from_where_it_is(threshold, star
         assert after(2 * time, start) == pytest.approx(after(time, after(time, start)), rel=1e-9, abs=rounding)
 
 
+@pytest.mark.parametrize(("kind", "threshold"), [("float32", 1e-25), ("float64", 1e-160), ("float64", 1e-300)])
+def test_a_mode_that_starts_against_its_target_far_above_the_threshold_turns(kind, threshold):
+    """It used to be infinite: x is of size σ²w there, and the products of such numbers underflowed."""
+    values = [jnp.asarray(value, kind) for value in (1e4, -1.0, 1.0, threshold, 1.0)]
+    assert float(aligned_mode(*values)) == pytest.approx(1.0)
+
+
 def test_aligned_equals_self_consistent_from_an_aligned_start():
     task = Denoising(6, 2, seed=5)
     left, _, right = np.linalg.svd(task.observed)

@@ -30,6 +30,18 @@ def test_predicted_linearity_of_lazy_modes_keeps_its_digits():
         assert networks.predicted_border([1.0], level) == pytest.approx(exact, rel=1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+@pytest.mark.parametrize("level", [1e-30, 0.5, 1 - 1e-7])
+def test_borders_do_not_depend_on_units_and_lie_between_those_of_the_modes(size, level):
+    """They used to be searched for between 1e-12 and 1e12 of the largest mode, from squares."""
+    cosh = 1 / (1 - level)
+    own = 2 * cosh * np.sqrt((cosh - 1) * (cosh + 1)) if level > 1e-3 else np.sqrt(8 * level)
+    assert networks.predicted_border([size, 0.0], level) == pytest.approx(size / own, rel=1e-6)
+    border = networks.predicted_border([size, 0.3 * size], level)
+    assert 0.3 * size / own < border < size / own
+    assert networks.predicted_linearity([size, 0.3 * size], border) == pytest.approx(level, rel=1e-9)
+
+
 @pytest.mark.parametrize(("values", "level"), [([0.0, 0.0], 0.5), ([], 0.5), ([np.nan], 0.5), ([1.0], 1.0)])
 def test_a_border_that_is_not_there_is_refused(values, level):
     with pytest.raises(SaddlesError, match="must be"):

@@ -38,7 +38,8 @@ POLISH_STEPS = 25
 EXACT, ROUNDING = 1e-11, 1e-14
 
 # Polishing that stopped halving the forces is accepted at this part of the first ones: with few samples or tied
-# coordinates the Hessian is nearly singular, and the last digits of the rest do not matter to any later stage.
+# coordinates the Hessian is nearly singular, and the last digits of the rest do not matter to any later stage. Calmer
+# states are tried first, for a small coordinate may grow that slowly; not on a ridge, which the flow would leave.
 NEARLY = 1e-7
 
 # A Newton step must bring the forces to this part of what they were, or the Hessian is asked for exactly.
@@ -81,32 +82,39 @@ def flow_to_rest(risk: Risk, begin: Vector, signs: Vector) -> Rest:
     stepper = Multistep(flow, flow.coordinates.shift(begin[chosen]), rtol=COARSE, atol=0.0)
     start = float(np.abs(stepper.slope).max())
     stepper.restart(FIRST_STEP / max(start, TINY))
-    side, goal, back = signs[chosen], CALM, np.zeros(len(chosen), dtype=bool)
+    side, goal, back, nearly = signs[chosen], CALM, np.zeros(len(chosen), dtype=bool), None
     for _ in range(STEPS):
         try:
             stepper.advance(np.inf)
         except StepError:
             break
         # β of a leaving coordinate falls for ever and never rests in S, so it must not be waited for. Small ones that
-        # grow have just become active, and those that were pushed back have a small rest, or grow again.
-        part = flow.coordinates.beta(stepper.state)
-        small = np.abs(part) < GONE * np.abs(part).max()
-        back &= small
-        alive = ~(small & (side * stepper.slope < 0)) | back
-        if np.abs(stepper.slope[alive]).max(initial=0.0) > goal * start:
+        # grow have just become active. Those that were pushed back are waited for until they grow, or have a small
+        # rest; unless others move meanwhile, which may push them out for good.
+        part, speed = flow.coordinates.beta(stepper.state), np.abs(stepper.slope)
+        leaving = (np.abs(part) < GONE * np.abs(part).max()) & (side * stepper.slope < 0)
+        back &= leaving & (speed[~leaving].max(initial=0.0) <= goal * start)
+        alive = ~leaving | back
+        if speed[alive].max(initial=0.0) > goal * start:
             continue
-        shift = _polish(flow, stepper.state, alive, side, start)
-        if shift is not None:
+        found = _polish(flow, stepper.state, alive, side, start)
+        if found is not None:
+            shift, there = found
             part = np.where(alive, flow.coordinates.beta(shift), 0.0)
             rest = _rest(risk, part, np.where(alive, side, 0.0), chosen, True)
             # One that shrinks on the way and is pushed back there has not left: the flow goes on.
             pushed = ~alive & (side * rest.force[chosen] > ZERO * start)
-            if not pushed.any():
+            if pushed.any():
+                back |= pushed
+                continue
+            if there:
                 return rest
-            back |= pushed
+            nearly = rest
         goal *= CALMER
         if goal < CALMEST:
             break
+    if nearly is not None:
+        return nearly
     return _rest(risk, np.nan_to_num(flow.coordinates.beta(stepper.state)), side, chosen, False)
 
 
@@ -122,21 +130,25 @@ def _embed(part: np.ndarray, chosen: Chosen, size: int) -> np.ndarray:
     return whole
 
 
-def _polish(flow: MirrorFlow, state: Vector, alive: np.ndarray, side: Vector, start: float) -> Vector | None:
+def _polish(
+    flow: MirrorFlow, state: Vector, alive: np.ndarray, side: Vector, start: float
+) -> tuple[Vector, bool] | None:
     """Newton's method until forces are 1e-11 of `start` or round-off; None if it leads away.
+
+    With S, False where the forces are small but Newton's method did not come to an end: something may still grow.
 
     The step is taken in β (exact for a quadratic loss), or in S where it would change a sign. Coordinates that
     left are put to zero first. Flat directions (tied coordinates) are left where the flow put them.
     """
     beta_of, shift, which = flow.coordinates.beta, state.copy(), np.flatnonzero(alive)
     shift[~alive] = -NOWHERE * side[~alive]  # not the signs of β, which may have underflowed to 0
-    force, exact = flow.field(shift), False
+    force, exact, step = flow.field(shift), False, None
     for _ in range(POLISH_STEPS):
         if not len(which):
-            return shift
+            return shift, True
         size = float(np.abs(force[which]).max())
         if size <= max(EXACT * start, ROUNDING * flow.hessian.scale * np.abs(beta_of(shift)).max()):
-            return shift if _firm(flow, shift, which, start) else None
+            return (shift, True) if _firm(flow, shift, which, start) else None
         # The secant Hessian is free and usually good enough. `exact` is set where it was not, and asks for all columns.
         if exact or not flow.hessian.known[which].all():
             flow.ask(shift, which)
@@ -152,7 +164,7 @@ def _polish(flow: MirrorFlow, state: Vector, alive: np.ndarray, side: Vector, st
             break
         exact = True
     near = float(np.abs(force[which]).max(initial=0.0)) <= NEARLY * start
-    return shift if near and _firm(flow, shift, which, start) else None
+    return (shift, step is None) if near and _firm(flow, shift, which, start) else None
 
 
 def _moved(flow: MirrorFlow, shift: Vector, which: Chosen, step: np.ndarray) -> Vector:

@@ -43,7 +43,8 @@ class Incremental:
     From T = 0, β = 0 and b = 1, with g = g(β^k):
     (A) Δ(i) = (b_i − 1 + sgn g_i)/g_i, i_k = argmin Δ, T ← T + Δ(i_k), b ← b − g Δ(i_k) (10)–(12);
     (B) β^{k+1}: where gradient flow on the support and i_k comes to rest (13).
-    The listing prints b⁰ = 0; (10) and appendix C.5 need 1.
+    The listing prints b⁰ = 0; (10) and appendix C.5 need 1. A force below 1e-9 of the first counts as 0: stages that
+    would come a billion times as late are not predicted.
 
     Args:
         max_stages: most activations to predict.

@@ -12,15 +12,18 @@ def aligned_mode(
     threshold: Float[Array, ""] | float,
     pace: Float[Array, ""] | float,
 ) -> Float[Array, "*mode"]:
-    """Solve s' = pace √(s²+σ⁴w²) (s* − s) in closed form.
+    """Solve s' = pace √(s²+σ⁴w²) (s* − s) in closed form, for targets s* ≥ 0, which singular values are.
 
     With x = e^θ and s = σ²w sinh θ the equation reads x' = −½ pace σ²w (x − y)(x + 1/y), where y belongs to s*. So
-    x(t) = (a + b x)/(a/y + b), a = (1 − e)(x + 1/y), b = e (1 + 1/y²), with x on the right at the start and the decay
-    e = exp(−pace √(s*²+σ⁴w²) t): sums of positive numbers.
+    (x − y)/(x + 1/y) decays as e = exp(−pace √(s*²+σ⁴w²) t), for ½ σ²w (y + 1/y) = √(s*²+σ⁴w²). Solved for x,
+
+        x(t) = (a + b x)/(a/y + b),   a = 1 − e,   b = e (1 + 1/y²)/(x + 1/y),
+
+    with x on the right at the start: sums of positive numbers, so nothing cancels.
     """
     (x, more), (y, far) = _exponential(start / threshold), _exponential(target / threshold)
     rate = pace * jnp.hypot(target, threshold) * t
-    a, b = -jnp.expm1(-rate) * (x + 1 / y), jnp.exp(-rate) * (1 + y**-2)
+    a, b = -jnp.expm1(-rate), jnp.exp(-rate) * (1 + y**-2) / (x + 1 / y)
     top, bottom = a + b * x, a / y + b
     # 2 sinh θ is top/bottom − bottom/top. Far below σ²w both are alike, and s is in x − 1 and y − 1 alone.
     return threshold / 2 * ((a * (far / y) + b * more) / bottom) * (1 + bottom / top)

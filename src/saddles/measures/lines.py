@@ -61,5 +61,7 @@ def rank_correlation(one: ArrayLike, other: ArrayLike) -> np.ndarray:
 def _ranks(values: ArrayLike) -> np.ndarray:
     """Ranks along the first axis, from their middle."""
     rows = np.asarray(values, dtype=float)
+    # Equal values share the mean of their ranks: 1 + how many are below + half of the others that are equal. Less the
+    # middle, (n + 1)/2, that is half of how many more are below than above.
     below = (rows[None] < rows[:, None]).sum(1) - (rows[None] > rows[:, None]).sum(1)
     return np.where(np.isnan(rows).any(0), np.nan, below / 2)

@@ -19,7 +19,7 @@ def stable_rank(trajectory: xr.Dataset) -> xr.DataArray:
     values = abs(trajectory["singular_value"])  # those of `Aligned` have a sign
     largest = values.max("mode")
     share = values / largest.where(largest > 0, 1.0)  # before it is squared, or small matrices would underflow to 0
-    return (share**2).sum("mode").where(largest.notnull()).rename("stable_rank")
+    return (share**2).sum("mode").where(np.isfinite(largest)).rename("stable_rank")
 
 
 def best(trajectory: xr.Dataset, variable: str = "test_error") -> xr.Dataset:

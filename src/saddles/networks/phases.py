@@ -35,8 +35,9 @@ def predicted_linearity(singular_values: ArrayLike, threshold: ArrayLike) -> np.
         ratio = values / size[..., None]
         height = np.hypot(1, ratio)
         beyond = np.where(ratio < 1, ratio * ratio / (1 + height), height - 1)
+        weight = values / values.max(initial=0.0)  # before it is squared, which may under- or overflow
     each = -np.expm1(-0.5 * np.log1p(beyond / 2))
-    return np.asarray(np.sqrt(np.sum((each * values) ** 2, -1) / np.sum(values**2)))
+    return np.asarray(np.sqrt(np.sum((each * weight) ** 2, -1) / np.sum(weight**2)))
 
 
 def predicted_border(singular_values: ArrayLike, linearity: float = HALF) -> float:
@@ -46,11 +47,15 @@ def predicted_border(singular_values: ArrayLike, linearity: float = HALF) -> flo
         raise SaddlesError.must_be("singular_values", "finite numbers of at least 0, not all 0", singular_values)
     if not 0 < linearity < 1:
         raise SaddlesError.must_be("linearity", "between 0 and 1", linearity)
-    low, high = 1e-12 * values.max(), 1e12 * values.max()
-    for _ in range(100):  # halves the logarithm of a ratio of 1e24: down to rounding after 60
-        middle = np.sqrt(low * high)
+    # One mode has the border s/x, x = sinh 2G = 2 cosh G √(cosh² G − 1), cosh G = 1/(1 − e). A mean over modes has this
+    # e between the borders of the smallest and of the largest; those that are 0 do not count.
+    cosh = 1 / (1 - float(linearity))
+    own = 2 * cosh * np.sqrt(linearity * cosh * (cosh + 1))  # cosh G − 1 = e cosh G
+    low, high = values[values > 0].min() / own, values.max() / own
+    for _ in range(100):  # halves the logarithm of their ratio: down to rounding after 60
+        middle = np.sqrt(low) * np.sqrt(high)
         low, high = (middle, high) if predicted_linearity(values, middle) > linearity else (low, middle)
-    return float(np.sqrt(low * high))
+    return float(np.sqrt(low) * np.sqrt(high))
 
 
 def crossing(linearity: np.ndarray, across: np.ndarray, level: float = HALF) -> float:
