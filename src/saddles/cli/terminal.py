@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -26,6 +26,11 @@ from saddles.runtime.packages import extra_for, not_installed
 
 class _Terminal(Console):
     """Shows text of files as text: what would move the cursor or ask the terminal for something is written out."""
+
+    @property
+    def file(self) -> IO[str]:  # pyright: ignore[reportIncompatibleMethodOverride]  (nothing sets it)
+        """stdout or stderr as it is now: while a bar is shown, what puts lines above it, which rich goes around."""
+        return (sys.stderr if self.stderr else sys.stdout) or super().file
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Text as rich draws it, of a string or of a cell."""
