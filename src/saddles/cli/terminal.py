@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -28,7 +28,7 @@ class _Terminal(Console):
     """Shows text of files as text: what would move the cursor or ask the terminal for something is written out."""
 
     @property
-    def file(self) -> IO[str]:  # pyright: ignore[reportIncompatibleMethodOverride]  (nothing sets it)
+    def file(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  (scripts put all kinds of objects there)
         """stdout or stderr as it is now: while a bar is shown, what puts lines above it, which rich goes around."""
         return (sys.stderr if self.stderr else sys.stdout) or super().file
 
@@ -168,6 +168,12 @@ def whole_column(table: Table, place: int, cells: Iterable[str]) -> None:
     """Never shorten or break what stands in a column: it is there to be copied."""
     table.columns[place].no_wrap = True
     table.columns[place].min_width = max(map(len, cells), default=0)
+
+
+def as_words(**options: object) -> list[str]:
+    """Options as one types them, without those that were not given."""
+    given = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in options.items() if value}
+    return [word for name, value in given.items() for word in (f"--{name}", value)]
 
 
 def interrupted(kept: str, words: list[str]) -> typer.Exit:
