@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import signal
+import sys
+import threading
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 import toy_experiment
 
 import saddles
+from saddles import cli
 from saddles.core import experiment
 from saddles.core.claim import read_claims
 from saddles.core.experiment import chosen
@@ -79,6 +83,28 @@ def test_the_page_is_there_before_anything_ran_and_after_each_experiment(tmp_pat
     assert sum(seen[-1]) == 1
 
 
+def test_one_worker_and_sigterm_end_like_ctrl_c(tmp_path, monkeypatch, capsys):
+    """The experiment runs where signals arrive, and the command that resumes has every option."""
+    seen = []
+
+    def run(settings, context):
+        seen.append((threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "_own", {"toy/decay": replace(toy_experiment.ROW, run=run)})
+    monkeypatch.setattr(cli, "keep_compiled_programs", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    Path("sets").mkdir()
+    words = ["reproduce", "toy", "--seed", "0", "--out", "here", "--workers", "1", "--data", "sets"]
+    monkeypatch.setattr(sys, "argv", ["saddles", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
+    assert seen == [(True, signal.default_int_handler)]
+    assert f"saddles {' '.join(words)}\n" in capsys.readouterr().err
+    assert json.loads(next(Path("here").rglob("run.json")).read_text())["status"] == "interrupted"
+
+
 def test_what_is_only_shown_says_nothing_about_the_pace(tmp_path, monkeypatch):
     """The toy runs once and is shown then; the one without its data is skipped each time."""
     _toys(monkeypatch)
@@ -96,7 +122,7 @@ def test_what_is_only_shown_says_nothing_about_the_pace(tmp_path, monkeypatch):
 
 
 def test_a_process_of_its_own_gives_the_numbers_of_this_one(tmp_path):
-    with module._runner(experiment.chosen(["margin"]), 2) as submit:
+    with module._runner(2) as submit:
         job = module.Job("margin/kkt", "tiny", 3, tmp_path)
         outcome = submit(experiment.find("margin/kkt"), job).result(120)
     assert outcome.run is not None, outcome.reason

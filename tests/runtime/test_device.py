@@ -3,8 +3,12 @@
 import os
 import subprocess
 import sys
+import warnings
+from typing import Any
 
+from saddles.core.engines.embedded import task_computer
 from saddles.runtime.device import environment_that_keeps_programs
+from saddles.runtime.workers import Worker
 
 CODE = """
 from saddles.runtime.device import keep_compiled_programs
@@ -52,3 +56,39 @@ def test_a_program_that_is_half_written_is_compiled_again_without_a_word(tmp_pat
         assert programs
         for program in programs:
             program.write_bytes(program.read_bytes()[:-20])
+
+
+FULL = """
+import errno
+from jax._src.lru_cache import LRUCache
+
+
+def put(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+LRUCache.put = put
+"""
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing_and_says_nothing(tmp_path):
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-W", "error", "-c", CODE.replace("import jax\n", f"import jax\n{FULL}")]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "42.0\n", "")
+
+
+class _Asking:
+    """In a worker: whether it speaks of a program that is half written, and what it knows of where they are."""
+
+    def compute(self):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.warn("Error reading persistent compilation cache entry for 'jit_f'", UserWarning, stacklevel=1)
+        return [len(heard), *(os.environ.get(name) for name in environment_that_keeps_programs())]
+
+
+def test_workers_of_sweeps_keep_programs_without_a_word():
+    worker = Worker(task_computer, None)
+    asking: Any = _Asking()
+    assert worker.call(asking) == [0, *environment_that_keeps_programs().values()]
+    worker.close()

@@ -1,7 +1,9 @@
 """Progress on terminals, in notebooks and in logs."""
 
+import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -55,6 +57,31 @@ def test_the_end_of_slow_work_is_told(monkeypatch):
         terminal.show(State("slow", now[0] // 100, 10, now[0], ""))
     terminal.close()
     assert "0:11:40" in screen.getvalue()
+
+
+def test_what_was_skipped_says_nothing_about_the_end(monkeypatch):
+    """900 of 1000 units were there and are found in two goes; one a second is computed, from the third second on."""
+    screen, now = io.StringIO(), [0.0]
+    console = Console(file=screen, force_terminal=True, width=120, get_time=lambda: now[0])
+    monkeypatch.setattr(displays, "Console", lambda stderr: console)
+    terminal = Terminal()
+    for now[0] in range(31):
+        before = (now[0] >= 1) * 300 + (now[0] >= 2) * 600
+        terminal.show(State("found", before + max(0, now[0] - 2), 1000, now[0], "", before))
+    assert re.findall(r"ends in (\S+)", screen.getvalue())[-1] == "0:01:17"  # 72 units at 28 in 30 seconds
+    terminal.close()
+
+
+def test_an_interrupt_while_a_bar_closes_leaves_nothing_behind():
+    class Slow(Log):
+        def close(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), progress.bar("work", 1) as shown:
+        shown._display = Slow()
+    assert not progress._open_bars
+    with progress.bar("more work", 1) as later:
+        assert later._display is not None
 
 
 def test_short_work_shows_nothing(screen):
@@ -194,6 +221,39 @@ with bar("work", 10) as progress:
     time.sleep(0.1)
 print("done")
 """
+
+NOTES = """
+import sys, time
+from saddles.cli.terminal import note
+from saddles.runtime.displays import Terminal
+from saddles.runtime.progress import bar
+
+Terminal.first = Terminal.every = 0.01
+with bar("work", 10) as progress:
+    sys.stdin.read(1)
+    progress.print("a line", note)
+    note("a note")
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("stdout", ["terminal", "file"])
+def test_notes_of_commands_stand_on_lines_of_their_own_above_the_bar(stdout):
+    ours, theirs = os.openpty()
+    where = theirs if stdout == "terminal" else subprocess.DEVNULL
+    words = [sys.executable, "-c", NOTES]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=where, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while b"work" not in shown:
+            shown += os.read(ours, 1000)
+        process.communicate(b"x", timeout=60)
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while chunk := os.read(ours, 1000):
+            shown += chunk
+    os.close(ours)
+    for line in (b"a line", b"a note"):
+        assert re.search(rb"(^|\n|\r|\x1b\[2K)" + line + rb"\r\n", shown)
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -31,6 +31,7 @@ from saddles.cli.options import (
 from saddles.cli.regime import regime
 from saddles.cli.results import compare, export, study
 from saddles.cli.terminal import (
+    as_words,
     complain,
     duration,
     err,
@@ -245,8 +246,7 @@ def run(
         with terminated_like_ctrl_c():
             result = work()
     except KeyboardInterrupt:
-        words = ["run", "--resume", str(folder), *(["--data", str(data)] if data else [])]
-        raise interrupted("finished parts are kept", words) from None
+        raise interrupted("finished parts are kept", ["run", *as_words(resume=folder, data=data)]) from None
     if not result.record:  # another process of a launcher, which writes nothing
         raise typer.Exit(0)
     _show_run(result)
@@ -279,9 +279,8 @@ def reproduce(
     try:
         failed, page = work(labs or [], size=size, seed=seed, root=out_, workers=workers, say=note)
     except KeyboardInterrupt:
-        words = ["reproduce", *(labs or []), *(["--size", size] if size else [])]
-        words += ["--seed", str(seed), "--out", str(out_)]
-        raise interrupted("finished experiments are kept", words) from None
+        words = as_words(size=size, seed=str(seed), out=out_, workers=workers, data=data)
+        raise interrupted("finished experiments are kept", ["reproduce", *(labs or []), *words]) from None
     say(f"report: {page}")
     raise typer.Exit(1 if failed else 0)
 
@@ -325,11 +324,9 @@ def sweep(
         result = run_plan(plan, folder=resume_, out=out_, on=on, workers=workers, limits=Limits(timeout, memory),
                           retry=retry, accept_changes=accept, say=note)  # fmt: skip
     except KeyboardInterrupt:
-        words = ["sweep", "--resume", str(folder), *(["--on", on] if on != "embedded" else [])]
-        for option, value in (("--timeout", timeout), ("--memory", memory)):
-            words += [option, f"{value:g}"] if value is not None else []
-        words += ["--data", str(data)] if data else []
-        raise interrupted("finished cells are kept", words) from None
+        elsewhere = on if on != "embedded" else None
+        words = as_words(resume=folder, on=elsewhere, workers=workers, timeout=timeout, memory=memory, data=data)
+        raise interrupted("finished cells are kept", ["sweep", *words]) from None
     for line in summary(result):
         say(line)
     say(str(write_figure(result) or result.folder))

@@ -27,6 +27,11 @@ from saddles.runtime.packages import extra_for, not_installed
 class _Terminal(Console):
     """Shows text of files as text: what would move the cursor or ask the terminal for something is written out."""
 
+    @property
+    def file(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  (scripts put all kinds of objects there)
+        """stdout or stderr as it is now: while a bar is shown, what puts lines above it, which rich goes around."""
+        return (sys.stderr if self.stderr else sys.stdout) or super().file
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Text as rich draws it, of a string or of a cell."""
         return super().render_str(CONTROL.sub(lambda hit: repr(hit[0])[1:-1], text), **options)
@@ -163,6 +168,12 @@ def whole_column(table: Table, place: int, cells: Iterable[str]) -> None:
     """Never shorten or break what stands in a column: it is there to be copied."""
     table.columns[place].no_wrap = True
     table.columns[place].min_width = max(map(len, cells), default=0)
+
+
+def as_words(**options: object) -> list[str]:
+    """Options as one types them, without those that were not given."""
+    given = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in options.items() if value}
+    return [word for name, value in given.items() for word in (f"--{name}", value)]
 
 
 def interrupted(kept: str, words: list[str]) -> typer.Exit:

@@ -1,9 +1,9 @@
 """Run whole labs side by side; the report grows as experiments finish."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from saddles.core.run import Run, run_experiment
 from saddles.errors import MissingDataError, MissingPackageError, SaddlesError
 from saddles.report.page import Section, write_page
 from saddles.runtime.files import explained
+from saddles.runtime.interrupts import terminated_like_ctrl_c
 from saddles.runtime.packages import extra_for, not_installed
 from saddles.runtime.progress import bar
 from saddles.runtime.threads import cores
@@ -80,12 +81,11 @@ def reproduce(
     jobs = [Job(row.name, here, seed, root) for row, here in zip(rows, sizes, strict=True)]
     seconds = [row.sizes[here].seconds for row, here in zip(rows, sizes, strict=True)]
     failed = 0
-    with bar("reproduce", float(sum(seconds))) as progress, _runner(rows, workers or len(gpus()) or cores()) as submit:
-        # The longest first: a long one that begins last would run alone.
-        order = sorted(range(len(rows)), key=lambda place: -seconds[place])
-        places = {submit(rows[place], jobs[place]): place for place in order}
-        for count, future in enumerate(as_completed(places), 1):
-            place, outcome = places[future], future.result()
+    # The longest first: a long one that begins last would run alone.
+    work = {place: (rows[place], jobs[place]) for place in sorted(range(len(rows)), key=lambda place: -seconds[place])}
+    outcomes = _outcomes(work, workers or len(gpus()) or cores())
+    with terminated_like_ctrl_c(), bar("reproduce", float(sum(seconds))) as progress, closing(outcomes):
+        for count, (place, outcome) in enumerate(outcomes, 1):
             sections[place], failures, words = _judged(rows[place], outcome)
             failed += failures
             write_page(sections, page, HEADING, facts)
@@ -98,9 +98,21 @@ def reproduce(
 Submit = Callable[[Experiment, Job], "Future[Outcome]"]
 
 
+def _outcomes(work: Mapping[int, tuple[Experiment, Job]], workers: int) -> Generator[tuple[int, Outcome], None, None]:
+    """What became of each, as they finish."""
+    if workers == 1:  # in this thread, which alone gets Ctrl-C; the end of a program waits for all others
+        for place, (row, job) in work.items():
+            yield place, _carry_out(row, job)
+        return
+    with _runner(min(workers, len(work)) or 1) as submit:
+        places = {submit(row, job): place for place, (row, job) in work.items()}
+        for future in as_completed(places):
+            yield places[future], future.result()
+
+
 @contextmanager
-def _runner(rows: Sequence[Experiment], workers: int) -> Iterator[Submit]:
-    """Something that takes jobs: worker processes, or this process where there is one worker."""
+def _runner(workers: int) -> Iterator[Submit]:
+    """Something that takes jobs: worker processes."""
     mine, all_workers = threading.local(), set()
 
     def elsewhere(job: Job) -> Outcome:
@@ -115,11 +127,11 @@ def _runner(rows: Sequence[Experiment], workers: int) -> Iterator[Submit]:
 
     def submit(row: Experiment, job: Job) -> "Future[Outcome]":
         # An experiment that was registered in this process alone is not known to a fresh one.
-        if workers == 1 or registered_here(row.name):
+        if registered_here(row.name):
             return pool.submit(_carry_out, row, job)
         return pool.submit(elsewhere, job)
 
-    with ThreadPoolExecutor(min(workers, len(rows)) or 1, thread_name_prefix="reproduce") as pool:
+    with ThreadPoolExecutor(workers, thread_name_prefix="reproduce") as pool:
         try:
             yield submit
         except BaseException:

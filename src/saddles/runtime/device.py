@@ -65,8 +65,8 @@ def keep_compiled_programs() -> None:
     """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     # JAX writes programs in place: another process may find one half written, or one that a kill left so. It compiles
-    # that program itself then, and users need not hear of it.
-    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry", UserWarning)
+    # that program itself then, and users need not hear of it; nor, dozens of times, that the disk of the cache is full.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning)
     wanted = environment_that_keeps_programs()
     if "jax" not in sys.modules:
         os.environ.update(wanted)

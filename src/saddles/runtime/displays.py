@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 BEFORE = "starting …"
 """What is said before the first unit of work is done."""
@@ -49,11 +49,15 @@ class State:
         return ", ".join(part for part in (rate, self.note) if part)
 
     @property
+    def ends(self) -> str:
+        """The time that is left at the pace so far."""
+        left, mine = self.total - min(self.done, self.total), self.done - self.before
+        return f"ends in {_clock(left / mine * self.seconds)}" if mine > 0 else ""
+
+    @property
     def line(self) -> str:
         """All of it in one line, with the time that is left."""
-        left, mine = self.total - min(self.done, self.total), self.done - self.before
-        ends = f"ends in {_clock(left / mine * self.seconds)}" if mine > 0 else ""
-        return ", ".join(part for part in (f"{self.title}: {self.amount}", self.pace, ends) if part)
+        return ", ".join(part for part in (f"{self.title}: {self.amount}", self.pace, self.ends) if part)
 
 
 def _clock(seconds: float) -> str:
@@ -94,7 +98,7 @@ class Terminal:
             self._shown = self._start(state)
         progress, task = self._shown
         done = min(state.done, state.total)
-        progress.update(task, completed=done, amount=state.amount, pace=state.pace, refresh=True)
+        progress.update(task, completed=done, amount=state.amount, pace=state.pace, ends=state.ends, refresh=True)
 
     @staticmethod
     def _start(state: State) -> tuple[Progress, TaskID]:
@@ -104,15 +108,13 @@ class Terminal:
             TextColumn("{task.fields[amount]}"),
             TextColumn("{task.fields[pace]}", markup=False),
             TimeElapsedColumn(),
-            TextColumn("ends in"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[ends]}"),  # rich's own estimate takes what was skipped for work
             console=Console(stderr=True),
             auto_refresh=False,
             transient=True,
             redirect_stdout=_on_screen(),
-            speed_estimate_period=3600,  # of the usual 30 s no end follows for work whose units take longer
         )
-        task = progress.add_task(state.title, total=state.total, amount="", pace="")
+        task = progress.add_task(state.title, total=state.total, amount="", pace="", ends="")
         progress.start()
         return progress, task
 

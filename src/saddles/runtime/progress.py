@@ -62,8 +62,8 @@ class Bar:
 
     def close(self) -> None:
         """Take it off the screen."""
+        self._closed.set()  # before the wait for a terminal that is slow, which a Ctrl-C may end
         with self._lock, _to_nobody():
-            self._closed.set()
             if self._display is not None:
                 self._display.close()
 
@@ -84,5 +84,5 @@ def bar(title: str, total: float) -> Iterator[Bar]:
     try:
         yield shown
     finally:
+        _open_bars.remove(shown)  # first: one that is left there silences all later ones
         shown.close()
-        _open_bars.remove(shown)

@@ -17,6 +17,7 @@ from jaxtyping import Array
 
 from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.validation import check_times
+from saddles.errors import SaddlesError
 from saddles.protocols import ArrayLike
 from saddles.runtime.precision import in_double_precision
 from saddles.runtime.progress import bar
@@ -175,7 +176,7 @@ def solve(
         max_steps: most solver steps in all; reaching it ends the run with that status.
     """
     began = clock.perf_counter()
-    times = np.asarray(times, dtype=float)
+    times = _increasing(times)
     start = jax.tree.map(jnp.asarray, start)
     size = float(_rms(start))
     atol = rtol * (size if size > 0 else 1.0) if atol is None else atol
@@ -260,6 +261,14 @@ def _whole_state(t: Array, state: State, args: Args) -> State:
 
 def _nothing(t: Array, state: State, args: Args) -> Array:
     return t
+
+
+def _increasing(times: ArrayLike) -> np.ndarray:
+    """Refuse to go back in time: where diffrax's own check gives NaN (commands), a flow would only seem to diverge."""
+    checked = np.asarray(times, dtype=float)
+    if (np.diff(checked) < 0).any():
+        raise SaddlesError.must_be("times", "increasing numbers", times)
+    return checked
 
 
 def _blocks(times: np.ndarray) -> list[np.ndarray]:

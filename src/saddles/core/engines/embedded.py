@@ -25,7 +25,7 @@ from saddles.core.engines.engine import (
     cores,
 )
 from saddles.errors import SaddlesError
-from saddles.runtime.device import environment_that_keeps_programs
+from saddles.runtime.device import keep_compiled_programs
 from saddles.runtime.workers import Worker, WorkerError, WorkerLostError, WorkerStoppedError
 
 STARTS = 3
@@ -158,9 +158,9 @@ class Embedded(Engine[Answer]):
         return worker
 
     def _environment(self, number: int) -> dict[str, str]:
-        """One thread, one GPU if there are any, and a folder of compiled programs."""
+        """One thread, and one GPU if there are any."""
         gpu = {"CUDA_VISIBLE_DEVICES": self._gpus[number % len(self._gpus)]} if self._gpus else {}
-        return environment_that_keeps_programs() | ONE_THREAD | gpu
+        return ONE_THREAD | gpu
 
 
 def memory_of(pid: int) -> int | None:
@@ -173,6 +173,7 @@ def memory_of(pid: int) -> int | None:
 
 def task_computer(nothing: None) -> Callable[[Task[Answer]], list[Answer] | Refusal]:
     """What a worker process answers tasks with."""
+    keep_compiled_programs()
     return lambda task: task.compute()
 
 
