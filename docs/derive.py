@@ -3,7 +3,8 @@
     python docs/derive.py
 
 A record of docs/results/FILE.json that is listed here gets `derived`, what was computed of each trajectory: nobody
-types it. What a trajectory does not hold (the hours of a machine, say) stays in `values`. The claims of the
+types it. What a trajectory does not hold (the hours of a machine, say) stays in `values`. Of a trajectory that is not
+the one of docs/stores.json any more the command, machine and date are written anew, too. The claims of the
 trajectories, judged at the size they were run at, go to claims-large.json in the form of claims.json. A test computes
 all of it again.
 """
@@ -11,7 +12,7 @@ all of it again.
 import datetime
 import json
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from saddles.transformers.experiments.verdicts import growth as rank_growth
 
 RESULTS = Path(__file__).parent / "results"
 NETWORKS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("derive_networks.py"))))
+STORES = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("stores.py"))))
 Derive = Callable[[xr.Dataset], dict[str, Any]]
 
 
@@ -80,11 +82,12 @@ def jump(run: xr.Dataset) -> dict[str, Any]:
     for place, name in enumerate(flat[axis].values):
         one = flat.isel({axis: place})
         label = name if axis == "variant" else f"seed {place + 1}"
-        worst = 2 + int(one["train_loss"].values[2:].argmax())
+        seen = one[["train_loss", "rate"]].isel(time=slice(2, None)).dropna("time")  # all that one that diverged has
+        worst = seen.isel(time=int(seen["train_loss"].values.argmax())) if seen.sizes["time"] else None
         rank = one["stable_rank"].mean("head")
         found[f"{label}: highest training loss of an epoch after the second, that epoch, its last rate"] = [
-            one["train_loss"][worst], one["epoch"][worst], one["rate"][worst]
-        ]  # fmt: skip
+            np.nan if worst is None else worst[name] for name in ("train_loss", "epoch", "rate")
+        ]
         for product in ("KQ", "VO"):
             ranks = rank.sel(product=product).transpose("time", "layer")
             found[f"{label}: {product} after epochs 6, 11, 26, 61, 100"] = ranks.sel(
@@ -94,7 +97,8 @@ def jump(run: xr.Dataset) -> dict[str, Any]:
             found[f"{label}: {product}, layers that end above epoch 6; at the end over epoch 6, lowest, highest"] = [
                 (over > 1).sum(), over.min(), over.max()
             ]  # fmt: skip
-        last = one["test_accuracy"].dropna("time")[-1]
+        tested = one["test_accuracy"].dropna("time")
+        last = tested[-1] if tested.size else np.nan
         found[f"{label}: last training loss, test accuracy"] = [one["train_loss"][-1], last]
     return found
 
@@ -299,6 +303,12 @@ def derived(place: str) -> dict[str, Any]:
     return found
 
 
+def grown(names: Iterable[str]) -> bool:
+    """Whether a store is another than the one that was told of last, as docs/stores.json has it."""
+    known = STORES.listed()
+    return any(known.get(f"{name}.zarr") != STORES.summary(STORES.read(RESULTS / f"{name}.zarr")) for name in names)
+
+
 def _rounded(value: Any) -> Any:
     flat = np.atleast_1d(np.asarray(value, dtype=float)).ravel()
     rows = [float(f"{number:.5g}") if np.isfinite(number) else str(number) for number in flat]
@@ -318,12 +328,14 @@ def main() -> None:
             "date": datetime.date.today().isoformat(),
             "values": {},
         }
-        record = facts | whole["records"].get(key, {}) | {"derived": derived(place)}
-        whole["records"][key] = record
+        record = whole["records"].get(key, {})
+        # What somebody wrote about command and machine stays until there is more than it speaks of.
+        kept = {"values": record.get("values", {})} if grown(DERIVED[place]) else record
+        whole["records"][key] = facts | kept | {"derived": derived(place)}
         stored.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
         print(place)
     (RESULTS / "claims-large.json").write_text(json.dumps(judged(), indent=1, ensure_ascii=False) + "\n", "utf-8")
-    runpy.run_path(str(Path(__file__).with_name("stores.py")))["write_list"]()
+    STORES.write_list(RESULTS)
 
 
 if __name__ == "__main__":

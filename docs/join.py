@@ -4,9 +4,9 @@
 
 RUN is the folder of a run, NAME that of docs/results/NAME.zarr and of docs/figures/NAME.png. Runs must be of one
 experiment, size and settings, but for those that change how a run is made and not what it is (FREE). Runs at other
-scales of the initialisation must have the seeds of the store: give the runs of all seeds at once, in any order but
-that of its first seed first, for whole spectra stay those of the first seed. Then `python docs/derive.py` computes the
-records and the verdicts over all seeds.
+scales of the initialisation must have the seeds of the store: give the runs of all seeds at once, in any order. Whole
+spectra stay those of the first seed of the store, or of the first run where there is none. Then `python docs/derive.py`
+computes the records and the verdicts over all seeds.
 """
 
 import argparse
@@ -99,9 +99,10 @@ def joined(stored: xr.Dataset, run: xr.Dataset) -> xr.Dataset:
 def together(runs: Sequence[xr.Dataset]) -> xr.Dataset:
     """All of them: one after another those that fit, along the scale where they share their seeds, or along the seed.
 
-    Whole spectra of scales that are joined so are of one seed, whatever the order of the runs.
+    Whole spectra are those of the first seed of the first one, whatever the order of the others.
     """
-    parts = [*runs]
+    first_seed = _labels(runs[0], "seed")[0]
+    parts = sorted(runs, key=lambda run: first_seed not in _labels(run, "seed"))
     while len(parts) > 1:
         every = [*itertools.combinations(range(len(parts)), 2)]
         pairs = [
@@ -151,10 +152,12 @@ def of_every_seed(run: xr.Dataset) -> xr.Dataset:
 
 def _facts(stored: xr.Dataset, run: xr.Dataset) -> dict[str, Any]:
     """What both say of themselves: times add up, words stand one after the other."""
-    words = {
-        name: "; ".join(dict.fromkeys(one.attrs[name] for one in (stored, run) if one.attrs.get(name)))
+    said = {
+        name: [one.attrs[name] for one in (stored, run) if one.attrs.get(name)]
         for name in ("command", "machine", "note")
     }
+    said |= {name: [word for one in said[name] for word in one.split("; ")] for name in ("machine", "note")}
+    words = {name: "; ".join(dict.fromkeys(parts)) for name, parts in said.items()}
     seconds = [float(one.attrs["wall_time_s"]) for one in (stored, run)]
     settings, more = (json.loads(one.attrs["settings"]) for one in (stored, run))
     if "scales" in settings:

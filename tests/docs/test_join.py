@@ -24,6 +24,15 @@ def stored():
     return saddles.load(STORE).isel(seed=[0]).drop_vars(["leading_singular_value", "spectrum_excess"]).load()
 
 
+@pytest.fixture(scope="module")
+def scaled():
+    """Three scales and two seeds, whatever else is stored by now."""
+    whole = saddles.load(ROOT / "docs" / "results" / "transformers-vit-init-scale.zarr")
+    whole = whole.sel(scale=[1.0, 0.3, 0.1]).isel(seed=[0, 1]).load()
+    told = json.loads(whole.attrs["settings"]) | {"scales": whole["scale"].values.tolist()}
+    return whole.assign_attrs(settings=json.dumps(told))
+
+
 def another(stored, seed=77, **settings):
     """The stored run as if it were of another seed, with ranks twice as high."""
     told = json.loads(stored.attrs["settings"]) | settings
@@ -83,10 +92,9 @@ def test_a_seed_that_stopped_early_is_nan_from_there_on(stored):
         assert verdicts[0] == "fails", "a measured number is not finite"
 
 
-def test_scales_are_joined_in_their_order_for_the_seeds_that_are_stored():
+def test_scales_are_joined_in_their_order_for_the_seeds_that_are_stored(scaled):
     """A stored trajectory of three scales, taken apart and put together again."""
-    whole = saddles.load(ROOT / "docs" / "results" / "transformers-vit-init-scale.zarr").load()
-    told = json.loads(whole.attrs["settings"])
+    whole, told = scaled, json.loads(scaled.attrs["settings"])
     ends, middle = (
         whole.sel(scale=scales).assign_attrs(settings=json.dumps(told | {"scales": scales}))
         for scales in ([1.0, 0.1], [0.3])
@@ -108,9 +116,8 @@ def test_scales_are_joined_in_their_order_for_the_seeds_that_are_stored():
 
 
 @pytest.mark.parametrize("order", ["0a 1a 0b 1b", "0a 1b 1a 0b", "1a 0b 0a 1b", "0a 1ba 0b"])
-def test_runs_of_seeds_and_scales_are_joined_in_any_order(order):
-    whole = saddles.load(ROOT / "docs" / "results" / "transformers-vit-init-scale.zarr").load()
-    told, scales = json.loads(whole.attrs["settings"]), {"a": 1.0, "b": 0.3}
+def test_runs_of_seeds_and_scales_are_joined_in_any_order(scaled, order):
+    whole, told, scales = scaled, json.loads(scaled.attrs["settings"]), {"a": 1.0, "b": 0.3}
     runs = []
     for seed, *letters in order.split():
         mine = [scales[letter] for letter in letters]
@@ -127,12 +134,13 @@ def test_runs_of_seeds_and_scales_are_joined_in_any_order(order):
     assert json.loads(found.attrs["settings"])["scales"] == [1.0, 0.3]
 
 
-def test_runs_at_other_scales_are_joined_seed_by_seed(tmp_path):
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_runs_at_other_scales_are_joined_seed_by_seed(scaled, tmp_path, order):
     """Each run has one seed, the store two: given at once, they are joined to each other first."""
-    whole = saddles.load(ROOT / "docs" / "results" / "transformers-vit-init-scale.zarr").load()
-    told = json.loads(whole.attrs["settings"])
+    whole, told = scaled, json.loads(scaled.attrs["settings"])
     (tmp_path / "figures").mkdir()
-    saddles.save(whole.sel(scale=[1.0, 0.1]).drop_encoding(), tmp_path / "results" / "scales.zarr")
+    ends = whole.sel(scale=[1.0, 0.1]).assign_attrs(machine="another; a machine", command="earlier")
+    saddles.save(ends.drop_encoding(), tmp_path / "results" / "scales.zarr")
     places = [tmp_path / str(seed) for seed in (0, 1)]
     for seed, place in enumerate(places):
         one = whole.sel(scale=[0.3]).isel(seed=[seed]).assign_attrs(settings=json.dumps(told | {"scales": [0.3]}))
@@ -141,10 +149,11 @@ def test_runs_at_other_scales_are_joined_seed_by_seed(tmp_path):
     words = ["scales", "--machine", "a machine"]
     with pytest.raises(SaddlesError, match="Give the runs of all seeds at once"):
         join.main([str(places[0]), *words], tmp_path)
-    join.main([*map(str, places), *words], tmp_path)
+    join.main([*(str(places[seed]) for seed in order), *words], tmp_path)
     found = saddles.load(tmp_path / "results" / "scales.zarr")
     np.testing.assert_array_equal(found["singular_value"], whole["singular_value"])
     np.testing.assert_array_equal(found["stable_rank"], whole["stable_rank"])
+    assert found.attrs["machine"] == "another; a machine"
     assert [line for line in found.attrs["command"].split("; ") if "--set scales=0.3" in line] == [
         f"saddles run transformers/vit-init-scale --size gpu --seed {seed} --set scales=0.3" for seed in (0, 1)
     ]
