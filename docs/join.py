@@ -154,9 +154,9 @@ def _facts(stored: xr.Dataset, run: xr.Dataset) -> dict[str, Any]:
     """What both say of themselves: times add up, words stand one after the other."""
     said = {
         name: [one.attrs[name] for one in (stored, run) if one.attrs.get(name)]
-        for name in ("command", "machine", "note")
+        for name in ("command", "machine", "note", "trained_on")
     }
-    said |= {name: [word for one in said[name] for word in one.split("; ")] for name in ("machine", "note")}
+    said |= {name: [word for one in said[name] for word in one.split("; ")] for name in said if name != "command"}
     words = {name: "; ".join(dict.fromkeys(parts)) for name, parts in said.items()}
     seconds = [float(one.attrs["wall_time_s"]) for one in (stored, run)]
     settings, more = (json.loads(one.attrs["settings"]) for one in (stored, run))

@@ -37,7 +37,7 @@ def another(stored, seed=77, **settings):
     """The stored run as if it were of another seed, with ranks twice as high."""
     told = json.loads(stored.attrs["settings"]) | settings
     run = stored.assign_coords(seed=[seed]).assign(stable_rank=lambda one: 2 * one["stable_rank"])
-    return run.assign_attrs(settings=json.dumps(told), seed=seed, wall_time_s=100.0)
+    return run.assign_attrs(settings=json.dumps(told), seed=seed, wall_time_s=100.0, trained_on="cifar10 0123")
 
 
 def test_a_seed_is_joined_judged_and_drawn(stored, tmp_path, capsys):
@@ -58,6 +58,7 @@ def test_a_seed_is_joined_judged_and_drawn(stored, tmp_path, capsys):
     assert whole.attrs["wall_time_s"] == pytest.approx(stored.attrs["wall_time_s"] + 200)
     assert whole.attrs["machine"] == "a machine"
     assert whole.attrs["note"] == "of 0; of 77; of 78"
+    assert whole.attrs["trained_on"] == "cifar10 0123"
     first, *_, last = whole.attrs["command"].split("; ")
     assert first == "saddles run transformers/vit-cifar10-sgd --size paper --seed 0 --set tests=25 --set store=100.0"
     assert "--seed 78" in last

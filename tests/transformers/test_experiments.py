@@ -118,6 +118,18 @@ def test_a_run_that_diverges_keeps_what_it_had(tmp_path):
     assert run.trajectory["step"].values.tolist() == [4]
 
 
+def test_a_result_says_what_it_was_trained_on(tmp_path):
+    changes = {"source": "digits", "patch": 4, "epochs": 0.2, "layers": 1}
+    runs = [
+        run_experiment(NAME, size="tiny", changes=changes | {"train": count}, out=tmp_path / f"{place}").trajectory
+        for place, count in enumerate((100, 100, 101))
+    ]
+    first, again, more = (run.attrs["trained_on"] for run in runs)
+    assert first == again != more
+    assert first.startswith("digits ")
+    assert len(first) == len("digits ") + 16
+
+
 def test_scales_may_be_trained_in_any_order():
     row = registry()["transformers/vit-init-scale"]
     changes = {"width": 8, "layers": 1, "hidden": 8, "epochs": 0.5}

@@ -273,7 +273,7 @@ class Trouble:
 
     def __init__(self, feed, step, happens):
         self.feed, self.step, self.happens = feed, step, happens
-        self.steps, self.size, self.seed = feed.steps, feed.size, feed.seed
+        self.steps, self.size, self.seed, self.data = feed.steps, feed.size, feed.seed, feed.data
         self.now = -1
 
     def batch(self, step, share):
@@ -341,6 +341,12 @@ def test_rows_without_a_checkpoint_are_not_resumed(parts, tmp_path):
     equal(*runs)
 
 
+def one_pixel_brighter(images):
+    train = images.train.copy()
+    train[0, 0, 0, 0] ^= 1
+    return replace(images, train=train)
+
+
 def test_a_checkpoint_of_another_model_is_refused(parts, images, tmp_path):
     model, feed, recipe = parts()
     train(model, feed, recipe, every=12, folder=tmp_path)
@@ -351,6 +357,8 @@ def test_a_checkpoint_of_another_model_is_refused(parts, images, tmp_path):
         train(model, feed, parts(rate=1e-3)[2], every=12, folder=tmp_path)
     with pytest.raises(SaddlesError, match="belongs to another run"):
         train(model, ImageFeed(images, 32, 9, CPU), recipe, every=12, folder=tmp_path)
+    with pytest.raises(SaddlesError, match="belongs to another run"):
+        train(model, ImageFeed(one_pixel_brighter(images), 32, 0, CPU), recipe, every=12, folder=tmp_path)
     (tmp_path / "checkpoint.pt").write_bytes(b"half")
     with pytest.raises(SaddlesError, match="does not fit this model"):
         train(model, feed, recipe, every=12, folder=tmp_path)

@@ -111,6 +111,6 @@ def _explain_misfit(file: Path) -> Iterator[None]:
     except Exception as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise SaddlesError(
-            f"{file} does not fit this model ({why}). A run resumes with the settings it began with; "
-            "to start anew, use --fresh."
+            f"{file} does not fit this model ({why}). A run resumes with the settings and data it began "
+            "with; to start anew, use --fresh."
         ) from error

@@ -14,6 +14,7 @@ from torch.nn import functional
 from saddles.errors import SaddlesError
 from saddles.training.device import generator_of
 from saddles.transformers.images import Images
+from saddles.transformers.sources import digest_of
 from saddles.transformers.text import Text
 
 
@@ -22,7 +23,8 @@ class Feed(Protocol):
     """Batches and the loss on them.
 
     Drawing a batch is apart from the loss on it: the batch of a step depends on its number, and everything after that
-    has the same shapes and does the same work in every step.
+    has the same shapes and does the same work in every step. A feed may also have `data`, words that stand for what is
+    trained on: a run is resumed on the same data alone, and its result names them.
     """
 
     steps: int
@@ -81,6 +83,7 @@ class ImageFeed:
         self.mean = torch.as_tensor(mean, device=device, dtype=torch.float32).view(1, -1, 1, 1)
         self.spread = torch.as_tensor(spread, device=device, dtype=torch.float32).view(1, -1, 1, 1)
         self.pad, self.seed, self.device = pad, seed, device
+        self.data = f"{images.name} {digest_of(images.train, images.train_labels)}"
         self._rows = Shuffled(len(self.train), batch, seed, device)
         self.steps, self.size = self._rows.steps, self._rows.batch
 
@@ -130,7 +133,7 @@ class TextFeed:
         cut = text.blocks(length)
         self.train = torch.as_tensor(cut.train, device=device)
         self.valid = torch.as_tensor(cut.valid[:valid], device=device)
-        self.seed = seed
+        self.seed, self.data = seed, f"{text.name} {digest_of(cut.train)}"
         self._rows = Shuffled(len(self.train), batch, seed, device)
         self.steps, self.size = self._rows.steps, self._rows.batch
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from saddles.errors import MissingDataError
 from saddles.transformers.feed import Shuffled, tested
 from saddles.transformers.images import INSTEAD, class_files, decoded
-from saddles.transformers.sources import HOW, Part, load_hub
+from saddles.transformers.sources import HOW, Part, digest_of, load_hub
 
 MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Per channel, of ImageNet's pixels over 255: the numbers that everyone uses."""
@@ -85,6 +85,8 @@ class FileFeed:
         self, sets: PictureSets, batch: int, seed: int, device: torch.device | str, side: int, tests: int | None
     ) -> None:
         self.sets, self.seed, self.device, self.side = sets, seed, device, side
+        # Of pictures that are read one at a time the labels alone: their number and order tell most mistakes.
+        self.data = f"{sets.name}, labels {digest_of(sets.train.labels)}"
         self._rows = Shuffled(len(sets.train.labels), batch, seed, torch.device("cpu"))
         self.steps, self.size = self._rows.steps, self._rows.batch
         self._tested = np.random.default_rng([seed, TESTED]).permutation(len(sets.test.labels))[:tests]

@@ -3,10 +3,13 @@
 Nothing is downloaded unless a data set is named with `hf:`.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
 
 from saddles.errors import MissingDataError, SaddlesError
 
@@ -36,6 +39,15 @@ def read(file: Path, opened: Callable[[], T], otherwise: str) -> T:
 def damaged(file: Path, why: str) -> SaddlesError:
     """The error for a file that is there and not whole."""
     return SaddlesError(f"{file.name} cannot be read ({why}). It may be incomplete: fetch it again.")
+
+
+def digest_of(*arrays: np.ndarray) -> str:
+    """Sixteen characters that stand for the values, types and shapes of some arrays."""
+    whole = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        whole.update(f"{array.dtype.str} {array.shape}".encode())
+        whole.update(np.ascontiguousarray(array).data)
+    return whole.hexdigest()
 
 
 @runtime_checkable

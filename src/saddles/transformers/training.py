@@ -65,7 +65,8 @@ def train(
         spectra: steps from one whole spectrum to the next, a multiple of `every`; None keeps one at every measurement.
         evaluate_every: steps from one test to the next, a multiple of `every`; None tests at every measurement.
         folder: holds the checkpoint and the recording; a run that is there already is resumed, from its own weights.
-            One of another recipe, batch, length of an epoch or seed of the feed is refused: each needs its own folder.
+            One of another recipe or batch, another length of an epoch, or another seed or other data of the feed is
+            refused: each needs its own folder.
         store_every: seconds from one checkpoint to the next; checkpoints are written at measurements.
         compiled: None compiles on a GPU only.
         title: of the progress bar.
@@ -106,7 +107,8 @@ def train(
 def _identity(recipe: Recipe, feed: Feed) -> str:
     """What a resumed run must share; `accumulate` may change, where memory ran out: the gradient is the same."""
     # The start is not among it: after Ctrl-C a notebook passes the model as the interrupted run left it.
-    return f"{replace(recipe, accumulate=1)}, batch={feed.size}, epoch={feed.steps}, seed={getattr(feed, 'seed', None)}"
+    draws = f"seed={getattr(feed, 'seed', None)}, data={getattr(feed, 'data', None)}"
+    return f"{replace(recipe, accumulate=1)}, batch={feed.size}, epoch={feed.steps}, {draws}"
 
 
 def _restored(

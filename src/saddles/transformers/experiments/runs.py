@@ -108,6 +108,7 @@ def _train(settings: Training, setup: "transformers.Setup", folder: Path | None,
         return xr.Dataset()
     heads = tree["heads"].to_dataset()
     heads.attrs |= {"outputs": setup.outputs, "steps_per_epoch": setup.feed.steps, "recipe": repr(setup.recipe)}
+    heads.attrs["trained_on"] = getattr(setup.feed, "data", "")
     return thinned(heads)
 
 
@@ -160,6 +161,7 @@ def _together(runs: list[Trajectory], grid: Mapping[str, Sequence[float]]) -> Tr
         kind="recorded",
         outputs=first.attrs["outputs"],
         method=first.attrs["recipe"],
+        trained_on="; ".join(dict.fromkeys(run.attrs["trained_on"] for run in runs)),
     )
 
 
