@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 from saddles import incontext, linear, predict, simulate
 from saddles.runtime.functions import AsItIs, as_it_is
@@ -92,6 +93,20 @@ def test_functions_of_the_package_and_those_that_read_nothing_stay_what_they_are
     again = as_it_is(by_helper)
     assert isinstance(again, AsItIs)
     assert as_it_is(again) is again
+
+
+DATA = xr.Dataset({"gain": ((), 2.0)})
+
+
+def by_data(x):
+    return DATA["gain"].values * x
+
+
+def test_what_is_the_same_is_not_compiled_anew():
+    for function in (by_data, by_helper, by_place, Owner().method, closed()[0]):
+        one, other = as_it_is(function), as_it_is(function)
+        assert one == other
+        assert hash(one) == hash(other)
 
 
 def _slope(state, args):

@@ -5,7 +5,7 @@ arguments is a constant there. A variable of a notebook, an attribute or a closu
 give the number of before. `as_it_is` makes such a function another one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -95,7 +95,7 @@ def _names(code: CodeType) -> Iterator[str]:
 def _within(thing: object) -> Iterator[object]:
     """A thing and what it holds; modules, classes and functions hold nothing that counts."""
     yield thing
-    if isinstance(thing, Mapping):
+    if isinstance(thing, dict):  # other mappings, such as an xarray.Dataset, may make their values anew each time
         yield from thing.values()
     elif isinstance(thing, list | tuple):
         yield from thing
