@@ -120,6 +120,19 @@ def test_arguments_without_a_meaning_are_refused(words, told):
         predict(Decay(), None, Forever(), **({"times": TIMES} | words))
 
 
+def test_a_theory_that_has_no_times_of_its_own_is_given_some():
+    with pytest.raises(saddles.SaddlesError, match="Fixed needs `times`, the instants to save at"):
+        predict(Decay(), None, Fixed())
+    assert predict(Decay(), None, Fixed(), times=TIMES).sizes["time"] == len(TIMES)
+
+
+class Fixed:
+    """A theory that always wants times."""
+
+    def predict(self, model, task, *, times):
+        return saddles.trajectory({"loss": np.ones_like(times)}, times)
+
+
 @pytest.mark.parametrize("thing", [object(), Decay, 3])
 def test_what_is_no_model_is_refused(thing):
     with pytest.raises(saddles.SaddlesError, match="The model must"):

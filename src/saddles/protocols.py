@@ -11,12 +11,15 @@ theory. Neither looks at where a class comes from: any object with these methods
 Arguments mean the same everywhere:
 
 - `times`: instants to save at, in the unit of the result's own `time` axis, increasing; None leaves the choice to the
-  method (until it has converged, within a stated limit).
+  method (until it has converged, within a stated limit). Who gives it no default always gets some.
 - `seed`: an integer from which all randomness of one run derives. `saddles.simulate(..., seed=[0, 1, 2])` calls once
   per seed and adds the axis `seed`.
 - `keep`: names of large variables that the result should hold besides its usual ones; None keeps those that are small.
 - `device`: where to compute, for instance "cpu" or "gpu:1"; None is the default of the library that computes.
-- `precision`: "float64" or "float32".
+- `precision`: "float64" or "float32". `GradientFlow` integrates in float64 either way, so that of a flow only the
+  start and the data are rounded. The methods of saddles switch JAX to double precision while they compute; a model or
+  theory of your own gives them NumPy arrays, or makes its JAX arrays in a method with the decorator
+  `saddles.runtime.precision.in_double_precision`, for JAX by itself knows float32 alone.
 
 A model or theory that has no use for one of them leaves it out of its signature: a caller who passes it is then
 refused, in one sentence, instead of being ignored. `**options` takes whatever is left.

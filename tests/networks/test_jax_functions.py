@@ -68,7 +68,14 @@ def test_callables_without_a_hash_are_functions_too(f):
     assert _values._cache_size() == before  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize(("f", "name"), [(Gained(2.0), "gain"), (Slotted(2.0), "power")])
+class Hashed(Gained):
+    """The same with the hash of its identity."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+@pytest.mark.parametrize(("f", "name"), [(Gained(2.0), "gain"), (Slotted(2.0), "power"), (Hashed(2.0), "gain")])
 def test_a_callable_that_was_changed_is_not_taken_for_the_old_one(f, name):
     for value in (2.0, 3.0):
         setattr(f, name, value)

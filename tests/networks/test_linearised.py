@@ -177,3 +177,57 @@ def test_bad_input():
         )
     with pytest.raises(SaddlesError, match="`dim` must be between 1 and"):
         networks.Regression.from_images("made", dim=2000, samples=50)
+
+
+class Flat(networks.Perceptron):
+    """One output, without an axis of its own."""
+
+    tangent_kernel = None  # pyright: ignore[reportAssignmentType]
+
+    def outputs(self, weights, inputs):
+        return super().outputs(weights, inputs)[:, 0]
+
+
+class Named(Flat):
+    def start(self, task, seed=0):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return dict(enumerate(super().start(task, seed)))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Flat(4, 0.3), r"`outputs` of Flat must have the shape of the targets, \(8, 1\); got the shape \(8,\)"),
+        (Named(4, 0.3), "`start` of Named must return a tuple of arrays; got a dict"),
+    ],
+)
+def test_networks_of_other_shapes_are_refused(model, words):
+    task = networks.Regression(TASK.inputs, TASK.targets[:, :1], TASK.test_inputs, TASK.test_targets[:, :1])
+    for ask in (
+        lambda: saddles.predict(model, task, networks.Linearised(RATE), times=[0.0, 1.0]),
+        lambda: networks.top_eigenvalue(model, task),
+    ):
+        with pytest.raises(SaddlesError, match=words):
+            ask()
+
+
+class Changing:
+    """A network whose attribute may change, hashed by its identity."""
+
+    def __init__(self, gain):
+        self.gain = gain
+
+    def start(self, task, seed=0):
+        return MODEL.start(task, seed)
+
+    def outputs(self, weights, inputs):
+        return jnp.sin(self.gain * inputs @ weights[0].T) @ weights[1].T
+
+
+def test_a_network_that_was_changed_is_not_taken_for_the_old_one():
+    model = Changing(1.0)
+    for gain in (1.0, 3.0):
+        model.gain = gain
+        expected = networks.top_eigenvalue(Changing(gain), TASK)
+        assert networks.top_eigenvalue(model, TASK) == expected
+        found = saddles.predict(model, TASK, networks.Linearised(), times=[0.0, 1.0])["loss"]
+        assert found.equals(saddles.predict(Changing(gain), TASK, networks.Linearised(), times=[0.0, 1.0])["loss"])

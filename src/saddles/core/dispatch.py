@@ -124,6 +124,7 @@ def _lay_out(call: _Call, given: dict[str, Any], options: Mapping[str, Any]) -> 
     arguments = {**given, **options}
     taken = call.fitting(call.verb, arguments)
     _refuse_unused(call, {key: arguments[key] for key in arguments if key not in taken})
+    _need_times(call, taken)
     if seeds != 0:
         _refuse_seed(call)
     axes = {name: list(getattr(owner, name)) for owner in (call.model, call.other) for name in listed(owner)}
@@ -156,6 +157,17 @@ def _refuse_unused(call: _Call, unused: Mapping[str, Any]) -> None:
         known = [key for key, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
         raise SaddlesError(f"`{name}` has no meaning for {type(call.asked).__name__}: {takes}. Leave it out.")
+
+
+def _need_times(call: _Call, taken: Mapping[str, Any]) -> None:
+    """Who has no default for `times`, and no horizon, chooses none."""
+    parameter = inspect.signature(getattr(call.asked, call.verb)).parameters.get("times")
+    chosen = taken.get("times") is not None or hasattr(call.asked, "horizon")
+    if parameter is not None and parameter.default is parameter.empty and not chosen:
+        raise SaddlesError(
+            f"{type(call.asked).__name__} needs `times`, the instants to save at. Give them, for instance "
+            "times=numpy.linspace(0, 10, 201)."
+        )
 
 
 def _refuse_seed(call: _Call) -> None:

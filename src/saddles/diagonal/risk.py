@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from saddles.diagonal.task import Loss, Task, cross_entropy
 from saddles.errors import SaddlesError
+from saddles.runtime.functions import as_it_is
 
 Parameters = Float[Array, "..."]
 """β, or whatever else a model's `output` takes: the four stacked matrices of a full head."""
@@ -187,4 +188,4 @@ def mean_of(model: object, task: Task, precision: str = "float64") -> Mean:
     inputs = jnp.asarray(np.asarray(task.inputs), dtype=precision)
     # One instance for all models of the same h, so that a program compiled for one serves the others.
     output = (model.canonical() if hasattr(model, "canonical") else model).output  # type: ignore[attr-defined]
-    return Mean(inputs, jnp.asarray(targets, dtype=kind), output, task.loss)
+    return Mean(inputs, jnp.asarray(targets, dtype=kind), as_it_is(output), as_it_is(task.loss))

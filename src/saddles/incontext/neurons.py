@@ -23,6 +23,7 @@ from saddles.core.validation import arguments_explained, check_keep
 from saddles.errors import SaddlesError
 from saddles.protocols import AXIS, ArrayLike
 from saddles.runtime.device import on_device
+from saddles.runtime.functions import as_it_is
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.dynamics import Dynamics, check_method, horizon_of
 
@@ -167,7 +168,7 @@ class Neurons:
         inputs = jnp.asarray(_samples(task).inputs, dtype=precision)
         targets = jnp.asarray(_samples(task).targets, dtype=precision)
         start = self.directions(seed)
-        output = OnSamples(inputs, self.function)
+        output = OnSamples(inputs, as_it_is(self.function))
         try:
             one, two = (np.asarray(output(jnp.asarray(c * start[0], dtype=precision))) for c in (1.0, 2.0))
         except (TypeError, ValueError, IndexError) as error:

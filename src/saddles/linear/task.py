@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from saddles.core.validation import arguments_explained, is_whole
 from saddles.errors import SaddlesError, first_line
 from saddles.protocols import ArrayLike
+from saddles.runtime.functions import as_it_is
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.two_layer import Cost, Matrix
 
@@ -323,7 +324,7 @@ class MatrixCost:
             if truth.shape != sizes or not np.isfinite(truth).all():
                 raise SaddlesError.must_be("target", f"a finite matrix of shape {sizes}, or None", self.target)
 
-    @cached_property
+    @property
     def cost(self) -> Cost:
         """The cost as a JAX function."""
-        return Custom(self.function)
+        return Custom(as_it_is(self.function))

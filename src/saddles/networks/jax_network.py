@@ -13,6 +13,7 @@ from jax import Array
 
 from saddles.errors import SaddlesError, shown
 from saddles.networks.differentiable import Pushed
+from saddles.runtime.functions import as_it_is
 
 Tree = Any
 """A pytree of arrays."""
@@ -44,7 +45,7 @@ class JaxNetwork:
         if not all(np.isfinite(np.asarray(one)).all() for one in arrays):
             raise SaddlesError("`batch` holds numbers that are not finite. Leave those samples out.")
         _floating("start", start)
-        function, batch, samples = _hashable(function), jax.tree.map(jnp.asarray, batch), counts.pop()
+        function, batch, samples = as_it_is(function), jax.tree.map(jnp.asarray, batch), counts.pop()
         _need_outputs(function, start, batch, samples)
         return cls(function, batch, samples)
 
@@ -121,35 +122,6 @@ class JaxNetwork:
     def norm(self, along: Tree) -> float:
         """‖v‖."""
         return float(np.sqrt(sum(float(np.sum(np.asarray(part, dtype=float) ** 2)) for part in jax.tree.leaves(along))))
-
-
-@dataclass(frozen=True, eq=False)
-class _ByIdentity:
-    """A callable that cannot be hashed, as jax.jit needs it: the same while it has the same attributes."""
-
-    function: Function
-    parts: tuple[object, ...]
-
-    def __call__(self, at: Tree, batch: Tree) -> Array:
-        return self.function(at, batch)
-
-    def __hash__(self) -> int:
-        return id(self.function)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _ByIdentity) or other.function is not self.function:
-            return False
-        # Attributes of arrays have no plain `==`, so that they too are compared by identity.
-        return [*map(id, self.parts)] == [*map(id, other.parts)]
-
-
-def _hashable(function: Function) -> Function:
-    try:
-        hash(function)
-    except TypeError:
-        # Without attributes that can be looked at it is new each time, and compiled anew.
-        return _ByIdentity(function, tuple(getattr(function, "__dict__", {"": object()}).values()))
-    return function
 
 
 def _need_numbers(arrays: list[object]) -> None:

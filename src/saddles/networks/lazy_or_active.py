@@ -44,6 +44,11 @@ def linearity(f: object, start: Any, end: Any, batch: object) -> float:
         batch: x, at least one sample.
     """
     network, first, change = _opened(f, start, end, batch)
+    if network.norm(change) == 0:
+        raise SaddlesError(
+            "The weights at `start` and `end` are the same: the linearity of their change is undefined. A state_dict() "
+            "holds the tensors that training changes; copy it before, copy.deepcopy(model.state_dict())."
+        )
     e = _linearity(network, first, network.parameters(end, "end"), change)["linearity"]
     if np.isnan(e):
         raise SaddlesError(

@@ -36,6 +36,9 @@ OF_HEADS = ("drift", "drift_of_change", "balance", "memory", "linearity", "outsi
 class LiveRegime:
     """Linearity of the change since the start and, with probes, drift of the tangent kernel; see `regime`.
 
+    The recorder keeps the parameters of the start and no buffers: of a batch norm, for instance, the running means are
+    those of the moment.
+
     Args:
         batch: inputs on which the outputs are compared, as for `saddles.networks.regime`.
         probes: random directions for the kernel; 0 leaves it out.

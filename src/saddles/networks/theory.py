@@ -27,6 +27,7 @@ from saddles.errors import SaddlesError
 from saddles.networks.observe import Data, data_of, flattened, leaves_of, to_trajectory
 from saddles.networks.task import Regression, check_task
 from saddles.runtime.device import on_device
+from saddles.runtime.functions import as_it_is
 from saddles.runtime.precision import in_double_precision
 from saddles.solvers.dynamics import Path
 from saddles.solvers.ode import SAVED_TIMES
@@ -110,7 +111,7 @@ class Linearised:
             )
         with on_device(device):
             data = data_of(problem, keep, precision)
-            weights = leaves_of(model.start(problem, seed), precision)
+            weights = _started(model, problem, seed, precision)
             path = self._solve(model, weights, data, times)
         return to_trajectory(path, problem, model=model, kind="predicted", theory=self, seed=seed)
 
@@ -151,6 +152,20 @@ class Linearised:
         return Path(times=clock[:good], saved=saved, state=weights, status=status)
 
 
+def _started(model: Network, task: Regression, seed: int, precision: str) -> tuple[Array, ...]:
+    """The initial weights of a model, where its outputs are such as the task wants."""
+    name, start = type(model).__name__, model.start(task, seed)
+    if not isinstance(start, tuple | list):
+        raise SaddlesError(f"`start` of {name} must return a tuple of arrays; got a {type(start).__name__}.")
+    weights = leaves_of(start, precision)
+    inputs = jax.ShapeDtypeStruct(task.inputs.shape, precision)
+    found = getattr(jax.eval_shape(model.outputs, weights, inputs), "shape", None)
+    if found != task.targets.shape:  # NumPy's rules would stretch (n,) beside (n, 1) to n × n
+        got = "no array" if found is None else f"the shape {found}"
+        raise SaddlesError(f"`outputs` of {name} must have the shape of the targets, {task.targets.shape}; got {got}.")
+    return weights
+
+
 @eqx.filter_jit
 def _rows(
     rate: Float[Array, ""] | None,
@@ -188,18 +203,17 @@ def top_eigenvalue(model: Network, task: Regression, *, seed: int = 0, steps: in
         seed: draws the weights.
         steps: power steps; the result is too small by a share that falls with the gap between the largest two.
     """
-    weights = leaves_of(model.start(task, seed), "float64")
+    weights = _started(model, task, seed, "float64")
     inputs = jnp.asarray(task.inputs)
     vector = jnp.asarray(np.random.default_rng([seed, 35]).normal(size=task.targets.size))
     kernel = model.tangent_kernel(weights, inputs, inputs) if isinstance(model, WithKernel) else None
+    function = as_it_is(model.outputs)
     for _ in range(steps):
         size = jnp.linalg.norm(vector)
         if size == 0:  # no output depends on any weight: of a ReLU network, where no unit is active
             return 0.0
         unit = vector / size
-        product = (
-            _columns(model.outputs, weights, inputs, inputs[:1], unit[None])[0][0] if kernel is None else kernel @ unit
-        )
+        product = _columns(function, weights, inputs, inputs[:1], unit[None])[0][0] if kernel is None else kernel @ unit
         vector = product / len(inputs)
     return float(jnp.linalg.norm(vector))
 
@@ -215,9 +229,9 @@ def kernels(
         here, there = (model.tangent_kernel(weights, inputs, points) for points in (inputs, others))
         return (here + here.T) / 2, there
     size = flattened(model.outputs(weights, inputs)).shape[0]
-    units = np.eye(size)
+    units, function = np.eye(size), as_it_is(model.outputs)
     parts = [
-        _columns(model.outputs, weights, inputs, others, jnp.asarray(units[at : at + AT_ONCE], dtype=weights[0].dtype))
+        _columns(function, weights, inputs, others, jnp.asarray(units[at : at + AT_ONCE], dtype=weights[0].dtype))
         for at in range(0, size, AT_ONCE)
     ]
     here, there = (jnp.concatenate(blocks) for blocks in zip(*parts, strict=True))

@@ -55,9 +55,12 @@ class TorchNetwork:
         counts = {len(tensor) if tensor.ndim else 0 for tensor in (*inputs[0], *inputs[1].values())}
         if len(counts) != 1 or counts == {0}:
             raise SaddlesError(f"`batch` must hold at least one sample, as many in each tensor; got {sorted(counts)}.")
-        given = start if isinstance(start, Mapping) else {}
-        buffers = dict(module.named_buffers())
-        fixed = {name: torch.as_tensor(given.get(name, tensor)).to(tensor.device) for name, tensor in buffers.items()}
+        early = dict(start.named_buffers()) if isinstance(start, nn.Module) else start
+        given = {plain_name(str(key)): value for key, value in early.items()} if isinstance(early, Mapping) else {}
+        fixed = {
+            name: _widened(torch.as_tensor(given.get(plain_name(name), own)).to(own.device))
+            for name, own in module.named_buffers()
+        }
         return cls(module, inputs, counts.pop(), fixed)
 
     def parameters(self, state: object, name: str) -> State:
@@ -105,6 +108,9 @@ class TorchNetwork:
             raise SaddlesError(
                 "The network must return a tensor with one row per sample, or an object with such `logits`."
             )
+        if not result.is_floating_point():
+            parts = " Return real and imaginary parts side by side." if result.is_complex() else ""
+            raise SaddlesError(f"The network must return real floating-point numbers; got {result.dtype}.{parts}")
         return result.reshape(len(result), -1)
 
     def values(self, at: State, rows: slice) -> Tensor:
@@ -191,6 +197,11 @@ def _wide(kind: torch.dtype) -> torch.dtype:
     return torch.float64 if kind == torch.float64 else torch.float32
 
 
+def _widened(buffer: Tensor) -> Tensor:
+    """Numbers of 16 bits as float32, as parameters are; all else as it is."""
+    return buffer.float() if buffer.dtype in (torch.float16, torch.bfloat16) else buffer
+
+
 def _inputs(batch: object, device: torch.device, wide: torch.dtype) -> Inputs:
     if isinstance(batch, Mapping):
         words, named = (), dict(batch)
@@ -218,6 +229,7 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(plain_attention())
             stack.enter_context(_plain_experts(module))
+            stack.enter_context(_plain_recurrence(module))
             stack.enter_context(_without_checkpointing(module))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
@@ -241,6 +253,19 @@ def _plain_experts(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         write(before)
+
+
+@contextlib.contextmanager
+def _plain_recurrence(module: nn.Module) -> Iterator[None]:
+    """Recurrent layers step by step: those of oneDNN and cuDNN have no forward derivative."""
+    if not any(isinstance(part, nn.RNNBase) for part in module.modules()):
+        yield
+        return
+    with warnings.catch_warnings():
+        # Switching oneDNN off speaks of Intel's GPUs where torch was built without them.
+        warnings.filterwarnings("ignore", "TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False), torch.backends.cudnn.flags(enabled=False):
+            yield
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """JAX in double precision, for as long as saddles computes.
 
 Plateaus are exponentially close to saddles, and float32 loses them. JAX's own default (float32) is left as it is for
-the rest of the user's program: the switch is on inside `saddles.simulate`, `saddles.predict`, experiments and the
-solvers, in the thread that computes, and off again afterwards. `precision="float32"` asks for single precision.
+the rest of the user's program: the switch is on inside the models and theories of the labs, experiments and the
+solvers, in the thread that computes, and off again afterwards; a model of the user's own turns it on by the decorator.
+`precision="float32"` asks for single precision.
 """
 
 import functools

@@ -13,6 +13,7 @@ import numpy as np
 from saddles.core.status import FINISHED, Status
 from saddles.errors import SaddlesError
 from saddles.protocols import Method
+from saddles.runtime.functions import as_it_is
 
 State = TypeVar("State")
 """A pytree of arrays: what moves."""
@@ -27,7 +28,8 @@ class Dynamics(Generic[State, Args]):
     """A training problem, ready to be moved.
 
     The functions are module-level functions (or `equinox` modules), not lambdas: a compiled program is found again by
-    their identity. Arrays belong into `start` and `args`, where new values do not recompile.
+    their identity. What they read besides their arguments (a variable of a notebook, an attribute) may change from run
+    to run, and is then compiled anew. Arrays belong into `start` and `args`, where new values do not recompile.
 
     Args:
         start: the state at time 0.
@@ -52,6 +54,10 @@ class Dynamics(Generic[State, Args]):
     limit: float = 1e12
     atol: float | None = None
     title: str = "training"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slope", as_it_is(self.slope))
+        object.__setattr__(self, "observe", as_it_is(self.observe))
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from saddles.solvers.ode import SAVED_TIMES, from_zero, settle, solve
 @arguments_explained
 @dataclass(frozen=True)
 class GradientFlow:
-    """Gradient flow θ' = −∇L(θ), integrated adaptively.
+    """Gradient flow θ' = −∇L(θ), integrated adaptively and in float64, also from a start in float32.
 
     Args:
         until: gradient time to stop at; None runs until the model's criterion of convergence is met (its docstring

@@ -14,7 +14,8 @@ Claims and their thresholds:
   reason above.
 - *The η² term.* Descent differs from flow by ‖ΔA‖²/d² ≤ O(η² log²d/d²) at the same time: the largest of it over time
   is Euler's error, so that its slope in η is 2, within 0.1 (from η = √d/8 to √d/2), and over η² log²d/d² it does not
-  grow with d, slope at most 0.1.
+  grow with d, slope at most 0.1. The null of that slope, a term with d³ for d², is at the edge: the slope is about −0.9
+  and scatters by 0.2 from seed to seed, so that on every other seed the null passes and the verdict is not evidence.
 - *Lazy.* Proposition D.1's ⅓ min(‖A*‖², ‖E‖²)/d² bounds the test error for all time.
 
 The null of a claim about one regime is the other regime.
