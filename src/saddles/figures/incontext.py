@@ -80,7 +80,7 @@ def conjecture(trajectory: xr.Dataset) -> Figure:
         left.set(xlabel="conjectured", ylabel="measured", title="Slope of the stage times against log(1/α)")
         left.legend()
         right.semilogy(trajectory["closest"], error.max("stage"), ".", color=COLOURS[0], markersize=4)
-        right.axhline(0.03, color=GREY, linewidth=0.8, label="3 %: below it the claim counts a problem as right")
+        right.axhline(0.03, color=GREY, linewidth=0.8, label="3 %: what the claim allows")
         right.legend(loc="lower right")
         right.set(xlabel="largest ratio of neighbouring μ", ylabel="largest error of a problem",
                   title="Relative error of the slopes")  # fmt: skip
