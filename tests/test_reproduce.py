@@ -53,7 +53,7 @@ def test_what_fails_or_is_skipped_is_told_and_the_rest_runs(tmp_path, monkeypatc
     failed, page = reproduce(["toy"], root=tmp_path, say=lines.append)
     assert failed == 2
     told = {line.split()[1].rstrip(","): line for line in lines[1:]}
-    assert told["toy/decay"].endswith("1 hold")
+    assert told["toy/decay"].endswith("1 holds")
     assert "failed: The rate must be smaller." in told["toy/bad"]
     assert "this is a bug in saddles (ZeroDivisionError: division by zero)" in told["toy/bug"]
     assert "skipped: No stars were found." in told["toy/data"]

@@ -277,6 +277,19 @@ def test_files_hold_the_view(tmp_path):
     assert len(table) == found["measured"].sizes["time"] + 1
 
 
+def test_a_sentence_writes_a_large_norm_as_people_do():
+    view = margin.Margin(decades=3.0)
+    assert "At ‖W‖ = 1,000 the run" in margin.say(view, margin.compute(view))
+
+
+def test_an_axis_writes_numbers_up_to_a_hundred_thousand_in_full():
+    """A training step is 5,000; Plotly's own choice is 0.5×10⁴."""
+    for axis in ("xaxis", "yaxis"):
+        shown = draw.layout("training step", "loss")[axis]
+        assert shown["minexponent"] == 5
+        assert shown["separatethousands"]
+
+
 def test_numbers_for_the_page():
     assert draw.values([1.23456789, 0.0, -1e-300, math.nan, math.inf, 3e8]) == [1.23457, 0.0, -1e-300, None, None, 3e8]
 

@@ -112,7 +112,7 @@ def layout(across: str, up: str, **more: Any) -> Json:
     """Axes with their names; `x` and `y` in `more` are added to the axes."""
     axis = {"zeroline": False, "gridcolor": "rgba(128,128,128,0.18)", "linecolor": THEORY, "showline": True,
             "ticks": "outside", "tickcolor": THEORY, "ticklen": 4, "tickangle": 0,
-            "exponentformat": "power"}  # fmt: skip
+            "exponentformat": "power", "minexponent": 5, "separatethousands": True}  # fmt: skip
     title = {"font": {"size": 13}, "standoff": 8}
     return {
         "height": HEIGHT,

@@ -136,19 +136,20 @@ def _when(axis: Axes, trajectory: xr.Dataset) -> None:
         axis.plot(separations, when, mark, color=colour, markersize=5, alpha=0.6)
         late = np.where(np.isnan(when), 1.3 * end, when)
         label = f"{name} ({'blue' if name == 'colour' else 'small'})"
-        label += "" if when.shape[1] == 1 else ", line: mean"
+        label += "" if when.shape[1] == 1 else ", line: geometric mean"
         axis.plot(separations, np.exp(np.log(late).mean(axis=1)), color=colour, label=label, **MEASURED)
         for separation in separations[np.isnan(when).any(axis=1)]:
             axis.plot([separation], [1.3 * end], "^", color=colour, markersize=9)
     axis.plot([], [], "^", color=GREY, markersize=9, label="not learned")
-    axis.axhline(end, color=GREY, linewidth=0.8)
-    axis.text(separations[0], 1.03 * end, "end of the run", fontsize=7.5, color=GREY, va="bottom")
+    axis.axhline(end, color=GREY, linewidth=0.8, label="end of the run")
     axis.set(xlabel="colour separation", ylabel="step at which class 11 has it for good", yscale="log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axis.yaxis.set_minor_locator(NullLocator())
     axis.set_title("Order of learning")
-    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.94), fontsize=8)
+    low, high = np.log(axis.get_ylim())
+    axis.set_ylim(top=np.exp(low + (high - low) / 0.78))  # room for the legend above the end of the run
+    axis.legend(loc="upper right", fontsize=8)
 
 
 def _strip(part: SubFigure, one: xr.Dataset) -> None:

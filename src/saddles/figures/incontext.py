@@ -80,7 +80,8 @@ def conjecture(trajectory: xr.Dataset) -> Figure:
         left.set(xlabel="conjectured", ylabel="measured", title="Slope of the stage times against log(1/α)")
         left.legend()
         right.semilogy(trajectory["closest"], error.max("stage"), ".", color=COLOURS[0], markersize=4)
-        right.axhline(0.03, color=GREY, linewidth=0.8)
+        right.axhline(0.03, color=GREY, linewidth=0.8, label="3 %: what the claim allows")
+        right.legend(loc="lower right")
         right.set(xlabel="largest ratio of neighbouring μ", ylabel="largest error of a problem",
                   title="Relative error of the slopes")  # fmt: skip
     return figure
@@ -126,7 +127,7 @@ def rank(trajectory: xr.Dataset) -> Figure:
             left.axhline(level, color=GREY, linewidth=0.8)
         left.set(xlabel="gradient time since the first direction", ylabel="loss", ylim=(0, None),
                  title="The first head of rank two")  # fmt: skip
-        left.legend()
+        left.legend(loc="upper right", bbox_to_anchor=(1, 0.92))  # below the line of the first loss
         for i in range(trajectory.sizes["seed"]):
             inner = gaps.isel(direction=0, seed=i)
             told = inner.values[0] + float(trajectory["slope"][i]) * np.log(starts[0] / starts)

@@ -291,7 +291,8 @@ def trade_off(trajectory: xr.Dataset) -> Figure:
         _spread(middle, distance, steps, COLOURS[3], "gradient descent")
         middle.set(ylabel="steps to the best test error", ylim=(0, None), title="Training time")
         for axis in (left, middle):
-            axis.set_xlabel("distance to the transition, 1 − γ_w − γ_σ²")
+            axis.set_xlabel(r"distance to the transition, $1 - \gamma_w - \gamma_{\sigma^2}$")
+        middle.legend(title="line: median, band: range over seeds")
         drawn = None
         for i in range(error.sizes["seed"]):
             right.plot(steps[i], error[i], color=GREY, linewidth=0.8, zorder=1)

@@ -172,8 +172,14 @@ def _judged(row: Experiment, outcome: Outcome) -> tuple[Section, int, str]:
         section = Section(row.name, row.title, waiting=outcome.reason, state=state)
         return section, 0 if outcome.skipped else 1, f"{'skipped' if outcome.skipped else 'failed'}: {outcome.reason}"
     verdicts = [claim.verdict for claim in result.claims]
-    words = {"holds": "hold", "fails": "fail", "not_evidence": "are not evidence", "not_applicable": "do not apply"}
-    counts = ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in words.items() if verdict in verdicts)
+    words = {  # of one claim, of several
+        "holds": ("holds", "hold"),
+        "fails": ("fails", "fail"),
+        "not_evidence": ("is not evidence", "are not evidence"),
+        "not_applicable": ("does not apply", "do not apply"),
+    }
+    found = {verdict: verdicts.count(verdict) for verdict in words if verdict in verdicts}
+    counts = ", ".join(f"{count} {words[verdict][count > 1]}" for verdict, count in found.items())
     instead = result.record.get("data_note", "")
     section = Section(row.name, row.title, result.record, result.claims, result.folder / "figure.png")
     return section, verdicts.count("fails"), counts + (f"; {instead}" if instead else "")

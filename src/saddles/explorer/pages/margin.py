@@ -196,12 +196,14 @@ def say(view: Margin, results: Results) -> str:
     best, size = float(results[norm]["objective"][0]), "nuclear_norm" if norm != "frobenius" else "frobenius_norm"
     least, status = float(run["margin"][-1]), status_of(run)
     told = "" if status.ok else f" The flow {status}."
+    reached = float(run["frobenius_norm"][-1])
+    at = f"‖W‖ = {reached:,.0f}" if reached >= 100 else f"‖W‖ = {reached:.3g}"
     if least <= 0:
-        return f"The margin is not positive yet at ‖W‖ = {float(run['frobenius_norm'][-1]):.3g}.{told}"
+        return f"The margin is not positive yet at {at}.{told}"
     excess = float(run[size][-1]) / least / best - 1
     return (
         f"This parametrisation is expected to converge to the solution of least {WORDS[norm]} norm, {best:.3g}. "
-        f"At ‖W‖ = {float(run['frobenius_norm'][-1]):.3g} the run is {100 * excess:.2g} % above it.{told}"
+        f"At {at} the run is {100 * excess:.2g} % above it.{told}"
     )
 
 
