@@ -15,7 +15,7 @@ from shown_runs import begin_recording, row_of, small_run
 import saddles
 from saddles.core.claim import check, write_claims
 from saddles.explorer import run_folders
-from saddles.explorer.pages import runs
+from saddles.explorer.pages import recording_panels, runs
 from saddles.explorer.pages.runs_view import Runs
 from saddles.explorer.run_folders import RunFolders
 from saddles.explorer.view import RefusedError, joined
@@ -169,6 +169,14 @@ def test_a_recording_grows(home):
     after = page.compute(view, False)["run/heads"]
     assert before["step"].values.tolist() == [10, 20]
     assert after["step"].values.tolist() == [10, 20, 30]
+
+
+def test_stages_of_a_recording_with_few_spectra(home):
+    heads = runs.page(RunFolders([home])).compute(Runs(run="0/live"), False)["run/heads"]
+    rows = xr.concat([heads, heads.assign(singular_value=heads["singular_value"].where(False))], "time")
+    (stages,) = [p for p in recording_panels.panels(Runs(), {"heads": rows}) if p.title.startswith("Stages")]
+    (whole,) = [p for p in recording_panels.panels(Runs(), {"heads": heads}) if p.title.startswith("Stages")]
+    assert stages.words == whole.words
 
 
 def test_panels_of_every_kind(home):

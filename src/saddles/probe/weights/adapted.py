@@ -213,15 +213,25 @@ def suggestion(modules: xr.Dataset) -> dict[str, str]:
     """The attribute `suggestion` of a recording: which rank would do; none where no adapter was recorded."""
     if "used_rank" not in modules:
         return {}
-    given, used = modules["given_rank"].values, modules["used_rank"].values[-1]
-    most = int(used.max())
-    if not most:
-        return {"suggestion": "The adapter has not changed anything."}
-    words = (
-        f"Rank {int(given.max())} given, at most {most} used (99 % of the change of every module; the median "
-        f"module uses {np.median(used):g}). `saddles lora compress ADAPTER --max-rank {most}` makes it that small."
+    given, used = int(modules["given_rank"].values.max()), modules["used_rank"].values[-1]
+    known = used[np.isfinite(used)]
+    missing = (
+        f" {used.size - known.size} of {used.size} modules have no rank at the last step: see `gaps`, or NaN weights."
     )
-    return {"suggestion": words}
+    if not known.size:
+        return {"suggestion": missing.strip()}
+    most = int(known.max())
+    words = "The adapter has not changed anything."
+    if most:
+        words = (
+            f"Rank {given} given, at most {most} used (99 % of the change of every module; the median module uses "
+            f"{np.median(known):g}). "
+        ) + (
+            f"`saddles lora compress ADAPTER --max-rank {most}` makes it that small."
+            if most < given
+            else "All are used."
+        )
+    return {"suggestion": words + missing * (known.size < used.size)}
 
 
 def _modules(model: torch.nn.Module) -> Iterator[AdaptedModule]:
