@@ -201,7 +201,7 @@ def test_a_recording_with_few_spectra_has_whole_curves(tmp_path):
             model.load_state_dict(planted(model, rank=1, size=1.0, bias=0.0, seed=seed).state_dict())
             run.step()
     left = figures.singular_values(run.result).axes[0]
-    assert left.get_lines()[0].get_xdata().tolist() == [3, 6, 7]
+    np.testing.assert_array_equal(left.get_lines()[0].get_xdata(), [3, 6, 7])
     assert figures.normalised_spectra(run.result).axes[0].get_legend_handles_labels()[1] == [
         "initial product",
         *(f"change, step {step}" for step in (3, 6, 7)),
