@@ -183,7 +183,13 @@ def test_an_adapter_of_a_model_of_sound_runs_in_peft(tmp_path):
     """PEFT's class for SEQ_2_SEQ_LM hands text to the encoder, which Whisper refuses; T5 takes it."""
     import transformers
 
-    sizes = {"vocab_size": 30, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_mel_bins": 4}
+    sizes: dict[str, Any] = {
+        "vocab_size": 30,
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "num_mel_bins": 4,
+    }
     sizes |= {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("attention_heads", "ffn_dim")}
     sizes |= {"max_source_positions": 8, "max_target_positions": 8, "suppress_tokens": None}
     sizes |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
