@@ -15,7 +15,7 @@ from shown_runs import begin_recording, row_of, small_run
 import saddles
 from saddles.core.claim import check, write_claims
 from saddles.explorer import run_folders
-from saddles.explorer.pages import runs
+from saddles.explorer.pages import recording_panels, runs
 from saddles.explorer.pages.runs_view import Runs
 from saddles.explorer.run_folders import RunFolders
 from saddles.explorer.view import RefusedError, joined
@@ -169,6 +169,19 @@ def test_a_recording_grows(home):
     after = page.compute(view, False)["run/heads"]
     assert before["step"].values.tolist() == [10, 20]
     assert after["step"].values.tolist() == [10, 20, 30]
+
+
+def test_stages_of_a_recording_with_few_spectra(home):
+    heads = runs.page(RunFolders([home])).compute(Runs(run="0/live"), False)["run/heads"]
+    between = heads.isel(time=[0, 0, 1, 1])
+    between["singular_value"] = between["singular_value"].where(xr.DataArray([False, True, False, True], dims="time"))
+    words = [
+        panel.words
+        for rows in (heads, between)
+        for panel in recording_panels.panels(Runs(), {"heads": rows})
+        if panel.title.startswith("Stages")
+    ]
+    assert words[0] == words[1]
 
 
 def test_panels_of_every_kind(home):

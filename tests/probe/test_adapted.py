@@ -103,6 +103,22 @@ def test_planted_ranks_are_found_and_the_end_says_which_rank_would_do():
     assert "--max-rank 3" in words
 
 
+@pytest.mark.parametrize("rank", [2, 16])
+@pytest.mark.parametrize("dora", [False, True])
+def test_the_suggestion_names_a_command_only_where_it_works_and_helps(rank, dora):
+    """DoRA cannot be compressed, and an adapter whose ranks are all used not without loss."""
+    model = adapt(small(), rank=rank, targets=("q_proj", "v_proj"), use_dora=dora)
+    with saddles.probe.record(model, every=1) as run:
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.data[:, :2] = torch.eye(len(weight))[:, :2]
+        run.step()
+    words = run.result.attrs["suggestion"]
+    assert words.startswith(f"Rank {rank} given, at most 2 used")
+    assert ("lora compress" in words) == (rank == 16 and not dora)
+    assert words.endswith("All are used.") == (rank == 2)
+
+
 def test_headlines_tell_the_used_ranks():
     model = adapt(small())
     with saddles.probe.record(model, every=1) as run:

@@ -1,6 +1,7 @@
 """The recorder inside the Trainer of transformers and inside Lightning."""
 
 import copy
+import json
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,34 @@ def test_resuming_without_a_reference_is_refused(tmp_path):
         trained(tmp_path, 8, SaddlesCallback(every=4), resume=str(tmp_path / "checkpoint-6"))
     with pytest.raises(SaddlesError, match="never overwritten"):
         trained(tmp_path, 8, SaddlesCallback(every=4, out=tmp_path / "one"))
+
+
+def test_a_failed_training_does_not_lock_its_folder(tmp_path):
+    """As in a notebook, which keeps the failed trainer and its callback while the cell is run again."""
+    import transformers
+
+    class Fails(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 7:
+                raise RuntimeError("out of memory")
+
+    failed = SaddlesCallback(every=4)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        hugging_face(tmp_path, 10, [failed, Fails()], [])
+    again = SaddlesCallback(every=4)
+    hugging_face(tmp_path, 10, [again], [], resume=str(tmp_path / "checkpoint-6"))
+    assert again.result["heads"]["step"].values.tolist() == [4, 8, 10]
+    assert status_of(failed.result) == Status(Ending.FAILED, "RuntimeError")
+
+
+def test_a_checkpoint_has_the_ranks_of_its_own_step(tmp_path):
+    """So that the log history is whole after resuming."""
+    trained(tmp_path, 6, SaddlesCallback(every=3))
+    history = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())["log_history"]
+    assert [row["step"] for row in history if NAMES[0] in row] == [3, 6]
+    hugging_face(tmp_path / "epochs", 32, [SaddlesCallback(every=16)], [], save_strategy="epoch")
+    history = json.loads((tmp_path / "epochs" / "checkpoint-16" / "trainer_state.json").read_text())["log_history"]
+    assert [row["step"] for row in history if NAMES[0] in row] == [16]
 
 
 def fitted(folder, steps, callback, checkpoint=None):

@@ -169,6 +169,16 @@ def test_nothing_is_overwritten(home, tmp_path):
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
 
 
+def test_a_checkpoint_that_is_a_link_to_nowhere_is_told(home, tmp_path):
+    place, _ = home
+    for step in (0, 10):
+        (tmp_path / f"checkpoint-{step}").symlink_to(place / f"checkpoint-{step}")
+    assert inspect(tmp_path, modules=False, out=tmp_path / "out")["heads"].sizes["time"] == 1
+    (tmp_path / "checkpoint-20").symlink_to(tmp_path / "removed")
+    with pytest.raises(SaddlesError, match=r"checkpoint-20 is a link to .*removed, and nothing is there"):
+        inspect(tmp_path, modules=False, out=tmp_path / "more")
+
+
 def test_only_some_matrices(home):
     place, _ = home
     tree: Any = inspect(place, only=r"mlp\.c_fc")

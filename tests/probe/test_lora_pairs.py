@@ -179,6 +179,33 @@ def test_adapters_of_task_models_load_and_equal_the_tuned_model(kind, family, tm
     assert not torch.allclose(_outputs(base), _outputs(tuned), atol=1e-2)
 
 
+def test_an_adapter_of_a_model_of_sound_runs_in_peft(tmp_path):
+    """PEFT's class for SEQ_2_SEQ_LM hands text to the encoder, which Whisper refuses; T5 takes it."""
+    import transformers
+
+    sizes: dict[str, Any] = {
+        "vocab_size": 30,
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "num_mel_bins": 4,
+    }
+    sizes |= {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("attention_heads", "ffn_dim")}
+    sizes |= {"max_source_positions": 8, "max_target_positions": 8, "suppress_tokens": None}
+    sizes |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
+    torch.manual_seed(0)
+    base: Any = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**sizes)).eval()
+    tuned = planted(base, rank=2, size=1.0, bias=0.0)
+    made = lora_extract(base, tuned, lora_plan(base, tuned, energy=1.0), tmp_path / "adapter")
+    inputs = {"input_features": torch.randn(2, 4, 16), "decoder_input_ids": torch.tensor([[0, 1, 2], [3, 4, 5]])}
+    adapted = _loaded(base, made.folder)
+    with torch.no_grad():
+        torch.testing.assert_close(adapted(**inputs).logits, tuned(**inputs).logits, atol=1e-5, rtol=0)
+    small = transformers.T5Config(vocab_size=30, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    text = transformers.T5ForConditionalGeneration(small)
+    assert lora_plan(text, planted(text, rank=2, size=1.0)).settings()["task_type"] == "SEQ_2_SEQ_LM"
+
+
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_saved_modules_make_base_and_adapter_equal_the_tuned_model(family, tmp_path):

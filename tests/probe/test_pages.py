@@ -19,6 +19,7 @@ from saddles.core.status import Ending
 from saddles.errors import SaddlesError
 from saddles.figures import probe as figures
 from saddles.measures import rank_growth
+from saddles.report.inspection import growth_sentences
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,23 @@ def test_rounding_is_no_rank():
     still = rank_growth(_heads(np.zeros((2, 3))))
     assert int(still["rises"]) == 0
     assert np.isnan(float(still["single"]))
+
+
+def test_rows_without_spectra_are_no_falls():
+    """Recordings may keep spectra now and then, and a layer may have fewer heads than another."""
+    gap = [np.nan] * 3
+    grown = rank_growth(_heads([gap, [4, 2, 0], gap, gap, [10, 6, 3], gap]))
+    np.testing.assert_array_equal(grown["active"], [np.nan, 2, np.nan, np.nan, 3, np.nan])
+    np.testing.assert_array_equal(grown["gain"], [np.nan, 2, np.nan, np.nan, 1, np.nan])
+    assert (int(grown["rises"]), float(grown["single"]), float(grown["falls"])) == (2, 0.5, 0.0)
+    whole = _heads([[4, 2, 0], [10, 6, 3]])
+    two = xr.concat([whole, whole.where(False)], "head").transpose("time", "head", "index")
+    assert growth_sentences(_as_recording(two))[0].count("2 of 2 head-rows") == 1
+    assert growth_sentences(_as_recording(two.where(False)))[0] == "KQ: no row has spectra."
+
+
+def _as_recording(heads):
+    return xr.DataTree.from_dict({"heads": heads.expand_dims(product=["KQ"]).transpose("time", ..., "index")})
 
 
 def test_growth_refuses_what_it_cannot_count():
@@ -174,6 +192,63 @@ def test_a_recording_has_the_page_of_an_inspection(command, tmp_path):
     code, _, err = command("report", str(tmp_path / "plain.zarr"))
     assert code == 2
     assert "holds no recording of heads" in err
+
+
+def test_a_recording_with_few_spectra_has_whole_curves(tmp_path):
+    model = tiny("gpt2")
+    with saddles.probe.record(model, every=1, spectra=3) as run:
+        for seed in range(7):
+            model.load_state_dict(planted(model, rank=1, size=1.0, bias=0.0, seed=seed).state_dict())
+            run.step()
+    left = figures.singular_values(run.result).axes[0]
+    np.testing.assert_array_equal(left.get_lines()[0].get_xdata(), [3, 6, 7])
+    assert figures.normalised_spectra(run.result).axes[0].get_legend_handles_labels()[1] == [
+        "initial product",
+        *(f"change, step {step}" for step in (3, 6, 7)),
+        "rounding, last step",
+    ]
+
+
+def test_a_recorded_adapter_has_a_page_with_its_ranks(command, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(tiny("llama"), LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    with saddles.probe.record(model, every=1, out=tmp_path / "rec") as run:
+        for _ in range(2):
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.data.normal_()
+            run.step()
+    code, _, err = command("report", str(tmp_path / "rec"))
+    assert code == 0, err
+    page = (tmp_path / "rec" / "report.html").read_text("utf-8")
+    assert run.result.attrs["suggestion"].partition(" (")[0] in page
+    assert '<th scope="col" class="number">rank used</th>' in page
+    assert (tmp_path / "rec" / "used_ranks.png").is_file()
+
+
+@pytest.mark.parametrize("which", ["layers.0.self_attn.q_proj", "layers"])
+def test_an_adapter_that_became_nan_ends_its_recording_and_has_a_page(command, tmp_path, which):
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(tiny("llama"), LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    with saddles.probe.record(model, every=1, out=tmp_path / "rec") as run:
+        for size in (1.0, 2.0, np.nan):
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name and (which in name or size == 1.0):
+                    parameter.data[:2] = size
+            run.step()
+    words = "4 of 4" if which == "layers" else "at most 1 used"
+    assert words in run.result.attrs["suggestion"]
+    code, _, err = command("report", str(tmp_path / "rec"))
+    assert code == 0, err
+
+
+def test_matrices_that_did_not_move_are_drawn(tree):
+    still = tree["modules"].to_dataset().map(lambda values: values * 0, keep_attrs=True)
+    figures.matrices(xr.DataTree.from_dict({"modules": still})).canvas.draw()
+    with pytest.raises(SaddlesError, match="NaN throughout"):
+        figures.matrices(xr.DataTree.from_dict({"modules": still.where(False)}))
 
 
 def test_plan_and_extract(command, home, tmp_path):

@@ -84,7 +84,14 @@ def normalised_spectra(tree: xr.DataTree, places: list[tuple[int, int]] | None =
     return figure
 
 
+def _with_spectra(one: xr.Dataset) -> xr.Dataset:
+    """The rows of one head that have its spectrum, all of them where none has: recordings may keep it now and then."""
+    rows = np.flatnonzero(one["singular_value"].notnull().any("index"))
+    return one.isel(time=rows) if len(rows) else one
+
+
 def _spectra(axis: Axes, one: xr.Dataset) -> None:
+    one = _with_spectra(one)
     times = np.unique(np.linspace(0, one.sizes["time"] - 1, min(5, one.sizes["time"])).round().astype(int))
     shades = colormaps["Greens"](np.linspace(0.4, 0.95, len(times)))
     if "initial_singular_value" in one:
@@ -110,7 +117,7 @@ def singular_values(tree: xr.DataTree, layer: int | None = None, head: int | Non
     with look():
         figure, ((left, right),) = sheet(1, 2, 11, 4.5)
         for axis, product in zip((left, right), PRODUCT, strict=True):
-            one = heads.sel(layer=where[0], head=where[1], product=product)
+            one = _with_spectra(heads.sel(layer=where[0], head=where[1], product=product))
             steps, values = (
                 one["step"].values,
                 one["singular_value"].dropna("index", how="all").isel(index=slice(count)),
@@ -124,10 +131,11 @@ def singular_values(tree: xr.DataTree, layer: int | None = None, head: int | Non
                 axis.fill_between(
                     steps, 0, one["noise_floor"], color=GREY, alpha=0.35, label="rounding alone", linewidth=0
                 )
-            active = growth["active"].sel(layer=where[0], head=where[1], product=product)
+            active = growth["active"].sel(layer=where[0], head=where[1], product=product).dropna("time")
             level = growth.attrs["share"] * float(one["singular_value"].max())
             axis.axhline(level, color=INK, linewidth=1, linestyle="--", label=active_words)
-            words = f"{WORDS[product]}, layer {where[0]}, head {where[1]}: {int(active[-1])} active at the end"
+            ends = f": {int(active[-1])} active at the end" if active.size else ""
+            words = f"{WORDS[product]}, layer {where[0]}, head {where[1]}{ends}"
             axis.set(xlabel="training step", ylabel="singular value", ylim=(0, None), title=words)
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
@@ -157,23 +165,27 @@ def matrices(tree: xr.DataTree, count: int = 24) -> Figure:
     modules = tree["modules"].to_dataset()
     if not modules.data_vars:
         raise SaddlesError("This result holds no matrices. Inspect or record with modules=True.")
-    last = modules["frobenius_norm"].isel(time=-1)
-    kept = modules.isel(module=np.argsort(-last.values, kind="stable")[:count])
-    kept = kept.isel(module=np.flatnonzero(kept["frobenius_norm"].isel(time=-1).values > 0))
+    known = modules.isel(time=np.flatnonzero(modules["frobenius_norm"].notnull().any("module")))
+    if not known.sizes["time"]:
+        raise SaddlesError("No matrix of this result has a number in any row: the weights were NaN throughout.")
+    last = known["frobenius_norm"].isel(time=-1).fillna(0.0)
+    order = np.argsort(-last.values, kind="stable")[:count]
+    order = order[last.values[order] > 0] if last.max() > 0 else order
+    kept, last = known.isel(module=order), last.isel(module=order)
     names = [str(name).removesuffix(".weight") for name in kept["module"].values]
     steps = [str(step) for step in kept["step"].values]
     with look():
         figure, ((left, right),) = sheet(1, 2, 12, 1.6 + 0.24 * len(names), width_ratios=(3, 2), sharey=True)
         ranks = kept["energy_rank_90"].transpose("module", "time").values
         drawn = left.imshow(
-            ranks, cmap=HEAT, aspect="auto", interpolation="none", norm=LogNorm(1, max(2, np.nanmax(ranks)))
+            ranks, cmap=HEAT, aspect="auto", interpolation="none", norm=LogNorm(1, np.nanmax(ranks, initial=2))
         )
         figure.colorbar(drawn, ax=left, label="rank that holds 90 % of energy", location="top", shrink=0.6)
         left.set_yticks(range(len(names)), names, fontsize=8)
         shown = np.unique(np.linspace(0, len(steps) - 1, min(8, len(steps))).round().astype(int))
         left.set_xticks(shown, [steps[i] for i in shown])
         left.set(xlabel="training step")
-        right.barh(range(len(names)), kept["frobenius_norm"].isel(time=-1), color=COLOURS[0])
+        right.barh(range(len(names)), last, color=COLOURS[0])
         floor = kept["noise_floor"].isel(time=-1) if "noise_floor" in kept else None
         if floor is not None and float(floor.max()) > 0.01 * float(last.max()):
             right.plot(floor, range(len(names)), linestyle="", marker="|", color=INK, label="σ₁ of rounding alone")

@@ -24,7 +24,9 @@ def rank_growth(heads: xr.Dataset, share: float = SHARE) -> xr.Dataset:
 
     Returns:
         `active` and `gain` (time, …), and over all spectra and rows: `rises` (rows in which a count rises), `single`
-        (the share of those that rise by one), `largest_gain`, `falls` (the share of rows in which a count falls).
+        (the share of those that rise by one), `largest_gain`, `falls` (the share of rows in which a count falls). Where
+        a row has no spectrum (heads that a layer lacks, rows between whole spectra) both are NaN, and the next gain is
+        counted from the last spectrum before.
     """
     need(heads, "singular_value")
     values = heads["singular_value"]
@@ -37,18 +39,30 @@ def rank_growth(heads: xr.Dataset, share: float = SHARE) -> xr.Dataset:
     level = share * values.max(["time", "index"])
     if "noise_floor" in heads:
         level = np.maximum(level, heads["noise_floor"].fillna(0.0))
-    active = ((values > level) & (values > 0)).sum("index")
-    gain = xr.concat([active.isel(time=[0]), active.diff("time")], "time", coords="minimal", compat="override")
-    gain = gain.assign_coords({name: active.coords[name] for name in active.coords if "time" in active[name].dims})
+    known = values.notnull().any("index")
+    active = ((values > level) & (values > 0)).sum("index").transpose(*values.dims[:-1])
+    gain = active.copy(data=_gains(active.values, known.values))
+    if not known.all():  # whole numbers otherwise
+        active, gain = active.where(known), gain.where(known)
     rises = int((gain > 0).sum())
+    later = int((known.cumsum("time") > 1).where(known, False).sum())
     return xr.Dataset(
         {
-            "active": active.transpose(*values.dims[:-1]),
-            "gain": gain.transpose(*values.dims[:-1]),
+            "active": active,
+            "gain": gain,
             "rises": rises,
             "single": float((gain == 1).sum()) / rises if rises else np.nan,
-            "largest_gain": int(gain.max()),
-            "falls": float((gain.isel(time=slice(1, None)) < 0).mean()) if gain.sizes["time"] > 1 else 0.0,
+            "largest_gain": int(gain.max()) if known.any() else 0,
+            "falls": int((gain < 0).sum()) / later if later else 0.0,
         },
         attrs={"share": share},
     )
+
+
+def _gains(active: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """How far each count lies above the last one that is known, 0 before the first; 0 where it is not known itself."""
+    last, gains = np.zeros_like(active[0]), np.zeros_like(active)
+    for row in range(len(active)):
+        gains[row] = np.where(known[row], active[row] - last, 0)
+        last = last + gains[row]
+    return gains

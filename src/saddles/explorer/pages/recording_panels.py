@@ -122,14 +122,16 @@ def _growth(view: Runs, heads: xr.Dataset, one: xr.Dataset, now: int) -> Panel:
     look = {"mode": "lines+markers", "marker": {"size": 4}, "line": {"width": 1.6}}
     data = [draw.line(steps, column, "", draw.colour(k), **look) for k, column in enumerate(values.T)]
     rows = np.flatnonzero(gains > 0)
-    before = np.cumsum(np.maximum(gains, 0))
+    before = np.cumsum(np.maximum(np.nan_to_num(gains), 0))
     marked = [(steps[r], values[r, min(int(before[r]) - 1, values.shape[1] - 1)]) for r in rows]
     if marked:
         x, y = zip(*marked, strict=True)
         data.append(draw.dots(x, y, "one more is active", draw.THEORY, marker={"symbol": "triangle-up", "size": 11}))
     count = mine["active"].values.reshape(len(steps))
+    count = count[np.isfinite(count)]  # a row between whole spectra has none
+    ends = int(count[-1]) if count.size else 0
     words = (
-        f"The largest singular values of this head's change over training, each a line; {int(count[-1])} are active at "
+        f"The largest singular values of this head's change over training, each a line; {ends} are active at "
         f"the end; the count rose in {int(mine['rises'])} rows, by at most {int(mine['largest_gain'])} at a time."
     )
     return Panel("Stages: singular values over training", words, data,

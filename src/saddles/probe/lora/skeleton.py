@@ -134,7 +134,7 @@ def _of_model(model: torch.nn.Module) -> Skeleton:
         tied |= {str(name): str(home) for name, home in known.items() if str(name) not in tied}
     name = type(model).__name__
     shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    return Skeleton(kinds, shapes, tied, _task(name), name, model=model, run_name=_renaming(model))
+    return Skeleton(kinds, shapes, tied, _task_of(model), name, model=model, run_name=_renaming(model))
 
 
 def _adaptable(model: torch.nn.Module) -> list[str]:
@@ -218,6 +218,20 @@ def _guess(weights: Weights) -> Skeleton:
 def _architecture(config: Mapping[str, object]) -> str:
     names = config.get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def _task_of(model: Any) -> str | None:
+    """PEFT's task type of a model; none where PEFT's class for it could not call the model.
+
+    PEFT calls models of SEQ_2_SEQ_LM with text for an encoder and a decoder. Models of sound (Whisper) refuse that,
+    and of images and text (Llava) only the name ends in the same way. Without a task type the adapter runs in all.
+    """
+    task = _task(type(model).__name__)
+    settings = getattr(model, "config", None)
+    reads_text = getattr(model, "main_input_name", None) == "input_ids" and getattr(
+        settings, "is_encoder_decoder", False
+    )
+    return task if task != "SEQ_2_SEQ_LM" or reads_text else None
 
 
 def _task(name: str) -> str | None:

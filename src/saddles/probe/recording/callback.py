@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.measures import Measure, check_measures
 from saddles.probe.recording.recorder import Recorder, record
 from saddles.probe.weights.live_model import Reference
+
+_recording: weakref.WeakValueDictionary[Path, Recorder] = weakref.WeakValueDictionary()
+"""What callbacks of this process record, by folder. The Trainer of transformers does not say that a training failed,
+and a notebook keeps the failed trainer and its callback: the next training in the folder ends that recording."""
 
 
 class RecordingCallback:
@@ -81,8 +86,10 @@ class RecordingCallback:
                 f"Training resumes at step {step}, and {out or 'no folder'} holds no recording of its start. Pass out= "
                 "as in the first run, or reference= with the weights at the start."
             )
-        if self.run is not None:  # of a training that ended with an error; its folder is still locked
-            self.run.finish(RuntimeError)
+        place = None if out is None else out.resolve()
+        for failed in (self.run, _recording.get(place) if place is not None else None):
+            if failed is not None:  # of a training that ended with an error; its folder is still locked
+                failed.finish(RuntimeError)
         self.run = record(
             model,
             self.every,
@@ -93,3 +100,5 @@ class RecordingCallback:
             measures=self.measures,
         )
         self.run.__enter__()
+        if place is not None:
+            _recording[place] = self.run

@@ -70,6 +70,7 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
     ) -> None:
         if self.run is not None:
             self.run.step(state.global_step)
+            self._flush_before_saving(self.run, control)
             self._report(self.run, args, state, control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
@@ -81,6 +82,7 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self.run is not None:
+            self._flush_before_saving(self.run, control)
             self._report(self.run, args, state, control)
 
     def on_log(
@@ -98,6 +100,14 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self.finish()
+
+    def _flush_before_saving(self, run: Recorder, control: TrainerControl) -> None:
+        """Have every row up to a checkpoint on disk, and in the log history that is saved with it.
+
+        The event on_save comes after the checkpoint, and serves where an evaluation decides that one is saved.
+        """
+        if control.should_save:
+            run.flush()
 
     def _report(self, run: Recorder, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         """Log what is new, and end the recording as soon as training is to stop.

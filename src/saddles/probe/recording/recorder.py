@@ -387,7 +387,7 @@ class Recorder:
                 spent = round(time.perf_counter() - self._entered, 3)
                 facts = {"every": self.every, "waited_s": self.waited, "wall_time_s": spent}
                 self._result.attrs |= facts | ({"measures_s": self._extra.seconds} if self._extra.start else {})
-                self._result.attrs |= suggestion(self._result["modules"].to_dataset())
+                self._result.attrs |= suggestion(self._result["modules"].to_dataset(), self._adapted)
                 self._rows.finish(self._result)
             self._rows.warn()
 

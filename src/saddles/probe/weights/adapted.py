@@ -135,6 +135,11 @@ class Adapted:
         """The factors, which are all that training changes of what is measured."""
         return [name for module in self.modules for pair in module.pairs for name in pair.names()]
 
+    def is_product(self) -> bool:
+        """Whether the change is two factors in every module, which `saddles lora compress` needs: not of DoRA."""
+        pairs = [pair for module in self.modules for pair in module.pairs]
+        return all(pair.magnitude is None and "lora_embedding" not in pair.left for pair in pairs)
+
     def measure(self, now: Tensors, start: Tensors, mapping: Map = map) -> Row:
         """Heads and modules of one measurement."""
         row = {f"modules/{name}": array for name, array in self._measure_modules(now, start).items()}
@@ -209,19 +214,29 @@ def _quantised(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
             yield _plain(f"{plain_name(name)}.weight"), base
 
 
-def suggestion(modules: xr.Dataset) -> dict[str, str]:
+def suggestion(modules: xr.Dataset, adapted: Adapted | None) -> dict[str, str]:
     """The attribute `suggestion` of a recording: which rank would do; none where no adapter was recorded."""
-    if "used_rank" not in modules:
+    if adapted is None or "used_rank" not in modules:
         return {}
-    given, used = modules["given_rank"].values, modules["used_rank"].values[-1]
-    most = int(used.max())
-    if not most:
-        return {"suggestion": "The adapter has not changed anything."}
-    words = (
-        f"Rank {int(given.max())} given, at most {most} used (99 % of the change of every module; the median "
-        f"module uses {np.median(used):g}). `saddles lora compress ADAPTER --max-rank {most}` makes it that small."
+    given, used = int(modules["given_rank"].values.max()), modules["used_rank"].values[-1]
+    known = used[np.isfinite(used)]
+    missing = (
+        f" {used.size - known.size} of {used.size} modules have no rank at the last step: see `gaps`, or NaN weights."
     )
-    return {"suggestion": words}
+    if not known.size:
+        return {"suggestion": missing.strip()}
+    most = int(known.max())
+    words = "The adapter has not changed anything."
+    if most:
+        words = (
+            f"Rank {given} given, at most {most} used (99 % of the change of every module; the median module uses "
+            f"{np.median(known):g})."
+        )
+        if most >= given:
+            words += " All are used."
+        elif adapted.is_product():
+            words += f" `saddles lora compress ADAPTER --max-rank {most}` makes it that small."
+    return {"suggestion": words + missing * (known.size < used.size)}
 
 
 def _modules(model: torch.nn.Module) -> Iterator[AdaptedModule]:

@@ -8,6 +8,7 @@ step, a series that does not begin at step 0, tensors other than the measured on
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,6 +122,12 @@ def _inside(folder: Path) -> list[Source]:
     if not folder.is_dir():
         return []
     inner = [(step, child) for child in folder.iterdir() if (step := step_of_name(child.name)) is not None]
+    lost = sorted(child for _, child in inner if child.is_symlink() and not child.exists())
+    if lost:  # the series would be told with a row less, as if the checkpoint had never been saved
+        raise SaddlesError(
+            f"{lost[0]} is a link to {os.readlink(lost[0])}, and nothing is there. Bring the checkpoint back, or "
+            "remove the link to inspect the others."
+        )
     kept = [(step, child) for step, child in inner if child.is_dir() and child.name.startswith("checkpoint")]
     if not kept and not (folder / "config.json").is_file():
         kept = [(step, child) for step, child in inner if child.is_dir() or _is_model(child)]
