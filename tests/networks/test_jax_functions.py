@@ -71,8 +71,11 @@ def test_callables_without_a_hash_are_functions_too(f):
 class Hashed(Gained):
     """The same with the hash of its identity."""
 
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
+    def __hash__(self):
+        return id(self)
+
+    def __eq__(self, other):
+        return self is other
 
 
 @pytest.mark.parametrize(("f", "name"), [(Gained(2.0), "gain"), (Slotted(2.0), "power"), (Hashed(2.0), "gain")])

@@ -68,8 +68,9 @@ def _hashable(thing: object) -> bool:
 
 
 def _by_value(thing: object) -> bool:
-    """Whether its hash tells its contents, as that of a frozen dataclass does."""
-    return type(thing).__hash__ is not object.__hash__ and _hashable(thing)
+    """Whether it is a frozen dataclass, whose hash tells its contents; one that a class writes itself may not."""
+    facts = getattr(type(thing), "__dataclass_params__", None)
+    return facts is not None and facts.frozen and _hashable(thing)
 
 
 def _read(function: FunctionType, seen: set[int]) -> Iterator[object]:
