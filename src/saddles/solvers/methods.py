@@ -183,14 +183,14 @@ class _Field(eqx.Module):
 class _See(eqx.Module):
     observe: Any = eqx.field(static=True)
 
-    def __call__(self, t: Array, state: State, args: Any) -> dict[str, Array]:  # args: as above
+    def __call__(self, t: Array, state: object, args: Any) -> dict[str, Array]:  # args: as above
         return self.observe(state, args)
 
 
 class _Rested(eqx.Module):
     rested: Any  # may hold arrays, such as the first gradient
 
-    def __call__(self, t: Array, state: State, args: Any) -> Array:  # args: as above
+    def __call__(self, t: Array, state: object, args: Any) -> Array:  # args: as above
         return self.rested(state, args)
 
 
@@ -205,5 +205,5 @@ class _Step(eqx.Module):
 class _SeeStep(eqx.Module):
     observe: Any = eqx.field(static=True)
 
-    def __call__(self, state: State, args: tuple[Any, Array]) -> dict[str, Array]:
+    def __call__(self, state: object, args: tuple[Any, Array]) -> dict[str, Array]:
         return self.observe(state, args[0])

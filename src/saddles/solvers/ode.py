@@ -70,7 +70,7 @@ class Solution:
         return self.status.reason == HALTED
 
 
-def _rms(tree: State) -> Array:
+def _rms(tree: object) -> Array:
     """Root mean square over all entries of a pytree, also where their squares would under- or overflow."""
     leaves = jax.tree.leaves(tree)
     # A balanced start at A = 0 has a factor without columns.
@@ -137,11 +137,11 @@ def _advance(
 
 
 @eqx.filter_jit
-def _sizes(field: Field, t0: Array, start: State, args: Args) -> tuple[Array, Array]:
+def _sizes(field: Field[State, Args], t0: Array, start: State, args: Args) -> tuple[Array, Array]:
     return _rms(field(t0, start, args)), _rms(start)
 
 
-def first_step(field: Field, start: State, args: Args, t0: float, span: float) -> float:
+def first_step(field: Field[State, Args], start: State, args: Args, t0: float, span: float) -> float:
     """A first step that changes the state by one per cent; a thousandth of the span where it does not move at all."""
     slope, size = map(float, _sizes(field, jnp.asarray(t0), start, args))
     return min(span, FIRST_CHANGE * size / slope) if slope > 0 and size > 0 else span * 1e-3
@@ -255,11 +255,11 @@ def from_zero(times: ArrayLike) -> tuple[np.ndarray, int]:
     return (checked, 0) if checked[0] == 0 else (np.concatenate([[0.0], checked]), 1)
 
 
-def _whole_state(t: Array, state: State, args: Args) -> State:
+def _whole_state(t: Array, state: State, args: object) -> State:
     return state
 
 
-def _nothing(t: Array, state: State, args: Args) -> Array:
+def _nothing(t: Array, state: object, args: object) -> Array:
     return t
 
 
