@@ -230,6 +230,7 @@ class DiagonalTransformer(Network):
         return draw.normal(size=shape) / np.sqrt(self.dim), draw.normal(size=shape) / np.sqrt(max(self.feedforward, 1))
 
     def canonical(self) -> Network:
+        # Offsets are arrays, which have no hash: such a model is not shared.
         if self.offsets is not None:
             return self
         return _shared(_transformer, self.dim, self.layers, self.heads, self.feedforward, self.seed)
