@@ -29,6 +29,7 @@ def learning_times(
     y, clock = share.values, share["time"].values
     up = y >= level
     if for_good:
+        # From the end backwards: true from where the level is never left again.
         up = np.flip(np.logical_and.accumulate(np.flip(up, 0)), 0)
     reached = up.any(axis=0)
     first = np.argmax(up, axis=0)

@@ -85,6 +85,7 @@ def _one(settings: Settings, scale: float, seed: int) -> dict[str, np.ndarray | 
     soft = train(incontext.Softmax(separate), method=descent(LONG / scale))
     flat = train(incontext.Softmax(merged), method=descent(MERGED_LONG))
     linear = train(separate, method=descent(LONG / scale), keep=["weights"])
+    # What `Softmax` calls learned is λuᵀMu for linear attention.
     linear["learned"] = linear["strength"] * linear["eigenvalue"]
     best = np.diag(task.target) * task.frame[0]
     ours, theirs, null = (between(one, best) for one in (soft, linear, flat))
