@@ -152,11 +152,14 @@ class Store:
         refuse_links(self.folder, "the folder of a sweep")
         with ExitStack() as undo, self._writing():
             undo.enter_context(hold(self.folder))
+            # Before the lines are read: a torn last line would be joined to the next one that is added.
             _cut_torn_line(self.folder / "cells.jsonl")
             self.rows = read_rows(self.folder, len(self.cells))
             store = self.folder / "trajectory.zarr"
             if not (store / CHECKSUMS).exists():  # a sweep of an older version: as it is now
                 seal(store)
+            # Looked at before the arrays are opened for writing, while checksums and files are those of the last
+            # process.
             bad = damaged(store)
             self._arrays = self._open(store, bad)
             undo.callback(self._arrays.close)
@@ -308,6 +311,7 @@ def _append(file: Path, rows: Sequence[CellRow]) -> None:
             lines.flush()
             os.fsync(lines.fileno())
     except OSError:
+        # A part of a line must not stay, or the next lines would be joined to it.
         os.truncate(file, before)
         raise
 

@@ -65,6 +65,7 @@ class Embedded(Engine[Answer]):
 
     def close(self) -> None:
         """Kill the workers."""
+        # First of all: a thread that is starting a worker just now sees it and kills that worker itself (`_start`).
         self._closed = True
         for worker in list(self._workers):
             worker.kill()
@@ -136,6 +137,8 @@ class Embedded(Engine[Answer]):
                 return worker
             except WorkerLostError as error:
                 self._forget(worker)
+                # Ready once and dead now: the task is lost, and may be sent again. Dead before it was ready: the next
+                # one may start.
                 if error.started:
                     raise TaskLostError(f"its process ended with code {error.code}") from error
                 if attempt == STARTS or self._closed:
@@ -145,6 +148,8 @@ class Embedded(Engine[Answer]):
         raise AssertionError("unreachable")
 
     def _forget(self, worker: Worker[Task[Answer], list[Answer] | Refusal]) -> None:
+        # Of this thread alone: the next task starts a new worker, and its memory and cells are counted from the
+        # beginning.
         self._mine.__dict__.clear()
         self._workers.discard(worker)
 
