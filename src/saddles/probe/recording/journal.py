@@ -201,6 +201,7 @@ class Journal:
         if not late:
             return
         before = self.folder / "superseded"
+        # Moved, not removed: a wrong `step` must not cost what was measured.
         aside = before / str(1 + len(list(before.glob("*"))))
         aside.mkdir(parents=True)
         for later in late:
