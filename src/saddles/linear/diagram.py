@@ -102,8 +102,10 @@ def _largest_singular_value(matrix: np.ndarray) -> float:
     """By Lanczos: a tenth of the time of a full decomposition, to rounding."""
     from scipy.sparse.linalg import svds  # a fifth of what a run on a GPU spends on imports, and of no use there
 
+    # Lanczos has nothing to begin with in a matrix of zeros, and no room in one of two rows.
     if not matrix.any() or min(matrix.shape) < 3:
         return float(np.linalg.norm(matrix, 2))
+    # A fixed start, or the last digits would differ from call to call.
     values = svds(matrix, k=1, v0=np.ones(min(matrix.shape)), return_singular_vectors=False)
     return float(np.asarray(values)[0])
 

@@ -131,6 +131,7 @@ def follow_in_slots(
         live[free[len(fill) :]] = False
         take = np.isin(np.arange(slots), fill)
         store, batch = _turn_over(store, batch, starts, rows, take, every.some(holder))
+    # Its memory is needed for the batches of `_finish`.
     del batch
     store = _finish(store, hidden[index], truth)
     return {name: values[:total] for name, values in jax.device_get(_summaries(store)).items()}

@@ -298,6 +298,7 @@ class Store:
     def _publish(self, cells: Sequence[Cell]) -> None:
         places = [cell.place for cell in cells]
         self._arrays.mark(SECONDS, self._seconds, places)
+        # `cell_done` last: where a reader sees it, everything else of the cell is there.
         self._arrays.mark(DONE, self._done, places)
 
 

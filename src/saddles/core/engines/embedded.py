@@ -189,5 +189,6 @@ def gpus() -> list[str]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name and name != "-1"]
+    # Asked of the system's files: no library is loaded for it, and no GPU gets a context of this process.
     driver = Path("/proc/driver/nvidia/gpus")
     return [str(k) for k in range(len(list(driver.iterdir())))] if driver.is_dir() else []

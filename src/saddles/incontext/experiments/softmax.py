@@ -139,6 +139,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the pause, its loss, the values, and how the wait grows."""
     judge, level = partial(check, paper=PAPER, where="beyond it: softmax", size=size), float(trajectory["plateau"][1])
     ends = trajectory.isel(start=[0, -1])
+    # Against log(1/s), hence the sign.
     exponent, linear = (-slope(np.log(ends["start"]), np.log(ends[name])) for name in ("wait", "linear_wait"))
     return [
         judge(

@@ -380,7 +380,7 @@ class Recorder:
             kind = type(error)
             raise
         finally:
-            with self._lock_held:
+            with self._lock_held:  # given back when all is written
                 self._stack.close()
                 self._rows.write()
                 self._result = self._rows.tree(self.layout, self._initial, status_after(kind))
