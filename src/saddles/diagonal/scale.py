@@ -32,7 +32,7 @@ def warn_moved(owner: object, log_alpha: LogAlpha) -> None:
     if log_alpha is not None:
         warnings.warn(
             f"`log_alpha` is a field of the model now: write LinearDiagonal(dim, log_alpha=...) instead of "
-            f"{type(owner).__name__}(log_alpha=...), which goes with the next release.",
+            f"{type(owner).__name__}(log_alpha=...), which the next release removes.",
             DeprecationWarning,
             stacklevel=4,  # __post_init__, the generated __init__, and the caller
         )

@@ -144,7 +144,7 @@ class _Moved(LinearTheory):
 
     def __post_init__(self, descent: Method | None) -> None:
         if descent is not None:
-            warnings.warn("`descent` is now `method`; the old name goes with the next release.", DeprecationWarning,
+            warnings.warn("`descent` is now `method`; the next release removes the old name.", DeprecationWarning,
                           stacklevel=3)  # fmt: skip
             object.__setattr__(self, "method", descent)
         if self.method is not None:

@@ -170,7 +170,7 @@ def _as_text(raw: bytes, data: str) -> str:
     text = raw.decode("utf-8", errors="replace")
     strange = sum(text.count(letter) for letter in ("\ufffd", "\0"))
     if strange > UNREADABLE * max(len(text), 1):
-        raise SaddlesError(f"{data} is not a text: {100 * strange / len(text):.0f} % of it are no letters in UTF-8.")
+        raise SaddlesError(f"{data} is not a text: {100 * strange / len(text):.0f} % of it is not readable as UTF-8.")
     return text
 
 

@@ -130,7 +130,7 @@ def read_rows(folder: Path, cells: int) -> dict[int, CellRow]:
     for k, row in enumerate(rows, start=1):
         check_types(row["sizes"], dict.fromkeys(row["sizes"], int), f"{file}, line {k}", hint)
         if not 0 <= row["cell"] < cells or row["status"] not in (Ending.FINISHED, Ending.FAILED):
-            raise SaddlesError(f"{file}, line {k} is not of a cell of this sweep. {hint}.")
+            raise SaddlesError(f"{file}, line {k} does not belong to a cell of this sweep. {hint}.")
     return {row["cell"]: cast(CellRow, row) for row in rows}
 
 

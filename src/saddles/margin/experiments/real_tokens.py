@@ -38,7 +38,7 @@ class Settings(Draws):
     """Settings of real-tokens."""
 
     text: Annotated[str, "data set whose words are the tokens"]
-    words: Annotated[int, "words that are read of it"]
+    words: Annotated[int, "how many of its words are read"]
     vocabulary: Annotated[int, "most frequent words that get a vector"]
     scale: Annotated[float, "standard deviation of the entries of K and Q at the start"]
     omega: Annotated[float, "initial scale ω₀ of the diagonal layer"]

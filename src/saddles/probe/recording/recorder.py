@@ -351,7 +351,7 @@ class Recorder:
 
     def news(self) -> list[tuple[int, Metrics]]:
         """Old name of `drain_metrics`."""
-        words = "Recorder.news is now Recorder.drain_metrics; the old name goes with the next release."
+        words = "Recorder.news is now Recorder.drain_metrics; the next release removes the old name."
         warnings.warn(words, DeprecationWarning, stacklevel=2)
         return self.drain_metrics()
 

@@ -52,7 +52,7 @@ def shards(index: Path, weight_map: Mapping[str, str]) -> list[Path]:
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing:
         raise SaddlesError(
-            f"{index.parent} lacks {len(missing)} of {len(names)} shards ({few(missing)}). Copy them, too."
+            f"{index.parent} lacks {len(missing)} of {len(names)} shards ({few(missing)}). Copy them as well."
         )
     return [index.parent / name for name in names]
 
