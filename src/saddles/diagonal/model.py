@@ -267,7 +267,7 @@ def _transformer(dim: int, layers: int, heads: int, feedforward: int, seed: int)
 class FullHead:
     """One attention head with full matrices W_K, W_Q, W_V, W_O in R^{d×d'}: (1) as it is.
 
-    It has no coordinates β, and no theory here speaks about it; it is integrated or descended in its weights, stacked
+    It has no coordinates β, and no theory here is about it; it is integrated or descended in its weights, stacked
     as (matrix, dim, inner) in the order key, query, value, output.
 
     Args:
@@ -293,7 +293,7 @@ class FullHead:
 
     @property
     def width(self) -> int:
-        """D'."""
+        """The inner dimension d'."""
         return self.dim if self.inner is None else self.inner
 
     def canonical(self) -> "FullHead":

@@ -44,7 +44,7 @@ class ProductNetwork(Protocol):
         ...
 
     def output(self, beta: Array, inputs: Array, /) -> Array:
-        """H of a whole batch, samples first."""
+        """The outputs h(β, inputs) of a whole batch, samples first."""
         ...
 
     def start(self, task: object = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

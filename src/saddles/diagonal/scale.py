@@ -39,7 +39,7 @@ def warn_moved(owner: object, log_alpha: LogAlpha) -> None:
 
 
 def scale_of(model: object, method: object = None) -> float:
-    """Log α of a run: the model's, or the one that the method was given in the old spelling."""
+    """The log α of a run: the model's, or the one that the method was given in the old spelling."""
     own, given = getattr(model, "log_alpha", None), getattr(method, "log_alpha", None)
     name = type(model).__name__
     if own is not None and given is not None:

@@ -56,7 +56,7 @@ class Task(Protocol):
 
     @property
     def loss(self) -> Loss:
-        """Of one sample."""
+        """The loss of one sample."""
         ...
 
 

@@ -61,7 +61,7 @@ def low_rank_margin(
         starts: random K and Q that the local solver starts from, besides the truncated solution without the
             constraint; for rank 1 the signs take their place (up to 12 sequences).
         seed: of the random starts.
-        convex: the solution without the constraint, if it is at hand.
+        convex: the solution without the constraint, where it is known already.
 
     Fails where no start leads to a W that separates.
     """

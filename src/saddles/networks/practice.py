@@ -28,7 +28,7 @@ UNITS = {50_257: "bpe", 256: "bytes"}
 """Size of a vocabulary -> how text becomes tokens, where the model brings no tokenizer."""
 
 UNREADABLE = 0.1
-"""Share of letters that are none from which on a file is no text."""
+"""Share of unreadable letters from which on a file does not count as text."""
 
 SAME = 1e-4
 """Relative difference of outputs below which two configurations make the same function."""

@@ -169,7 +169,7 @@ class Embedded(Engine[Answer]):
 
 
 def memory_of(pid: int) -> int | None:
-    """Bytes of memory that a process occupies; None where that is not to be had."""
+    """Bytes of memory that a process occupies; None where that cannot be known."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):

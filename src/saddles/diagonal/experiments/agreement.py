@@ -22,7 +22,7 @@ N = TypeVar("N")
 
 
 def log_alpha(decades: float) -> float:
-    """Log α of α = 10^(−decades)."""
+    """The natural logarithm of α = 10^(−decades)."""
     return -float(decades) * float(np.log(10))
 
 

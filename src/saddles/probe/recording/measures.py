@@ -147,7 +147,7 @@ class Measures:
 
 
 def check_measures(given: object) -> tuple[Measure, ...]:
-    """What was given as `measures`; refused where it is no list of them."""
+    """What was given as `measures`; refused where it is not a list of them."""
     what = "a list of objects that are called with (model, start)"
     if not isinstance(given, Iterable):
         raise SaddlesError.must_be("measures", what, given, "Put it into a list")

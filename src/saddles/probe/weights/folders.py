@@ -12,7 +12,7 @@ from saddles.errors import SaddlesError
 from saddles.probe.layouts.head_counts import Config
 
 MOST_STEPS = 2**62
-"""A larger number in a name, or in a trainer's state, is no step: a 64-bit coordinate holds it."""
+"""A larger number in a name, or in a trainer's state, is not a step: a 64-bit coordinate holds it."""
 
 
 _OTHERS = (
