@@ -44,7 +44,7 @@ CASES = {
     "endless pattern": ({"settings": settings(r'"rank_pattern": {"(a+)+b": 2}')}, "too long to match"),
     "branches": ({"settings": settings(f'"alpha_pattern": {{"{"(a|a)" * 40}b": 2}}')}, "too long to match"),
     "maybes": ({"settings": settings(f'"alpha_pattern": {{"{"a?" * 40}{"a" * 40}": 2}}')}, "too long to match"),
-    "no pattern": ({"settings": settings('"rank_pattern": {"(": 2}')}, "is no pattern"),
+    "no pattern": ({"settings": settings('"rank_pattern": {"(": 2}')}, "is not a valid pattern"),
     "text for a rank": ({"settings": settings('"rank_pattern": {".*": "x"}')}, "`r` must be a number"),
     "truth for a rank": ({"settings": '{"peft_type": "LORA", "r": true}'}, "`r` must be a number"),
     "endless rank": ({"settings": '{"peft_type": "LORA", "r": 1e999}'}, "`r` must be a number"),

@@ -135,7 +135,7 @@ def test_without_times_the_theory_runs_until_learned():
 
 def test_wrong_pairs_are_named():
     task = Identity((1.0,), 0.1)
-    with pytest.raises(SaddlesError, match=r"TwoLayerTheory speaks about SymmetricTwoLayer.*got OneLayer"):
+    with pytest.raises(SaddlesError, match=r"TwoLayerTheory is for SymmetricTwoLayer.*got OneLayer"):
         predict(OneLayer(), task, TwoLayerTheory())
     for model in (SymmetricTwoLayer(top=0.1), MLP((2,)), object()):
         with pytest.raises(SaddlesError, match=f"OneLayerTheory predicts OneLayer.*got {type(model).__name__}"):

@@ -177,7 +177,7 @@ def test_a_theory_of_the_users_own_reads_the_labs_models():
 def test_what_the_theory_cannot_speak_about_is_refused():
     full = FullHead(2, log_alpha=-5.0)
     task = TeacherStudent(full, 5, 3)
-    with pytest.raises(SaddlesError, match="speaks about networks h"):
+    with pytest.raises(SaddlesError, match="is for networks h"):
         predict(full, task, Incremental())
     with pytest.raises(SaddlesError, match="`keep` has no meaning"):
         predict(LinearDiagonal(2), Supervised(np.eye(2), np.ones(2)), Incremental(), keep=["weights"])

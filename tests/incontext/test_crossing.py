@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.integrate import solve_ivp
+from scipy.integrate import DOP853, solve_ivp
 
 import saddles
-from saddles.incontext import GradientFlow, Regression, Separate
+from saddles.incontext import GradientFlow, Regression, Separate, crossing
 from saddles.incontext.crossing import follow_heads
 from saddles.incontext.heads import Heads, Part
 
@@ -33,6 +33,23 @@ def test_stage_times_agree_with_lsoda(dim, heads, rank, scale):
     seen = [system.loss(system.matrix(state)) for state in found.states]
     # At these times the loss is falling through the middle of a drop: an error of 1e-4 of the time would show as 1 %.
     np.testing.assert_allclose(seen, levels, rtol=2e-3)
+
+
+def test_a_plateau_that_cannot_be_crossed_is_stepped_through(monkeypatch):
+    class Failing(DOP853):
+        def step(self):
+            if np.isfinite(self.t_bound):
+                return super().step()
+            self.status = "failed"  # as where the step would be smaller than the spacing of numbers
+            return self.TOO_SMALL_STEP
+
+    system, start, _ = _problem(3, 5, 1, 3e-3, 11)
+    times = np.array([300.0])
+    plain = follow_heads(system, start, until=times[0], times=times, cross=False)
+    monkeypatch.setattr(crossing, "DOP853", Failing)
+    found = follow_heads(system, start, until=times[0], times=times)
+    assert not found.crossings
+    np.testing.assert_allclose(found.states[-1], plain.states[-1], atol=1e-5)
 
 
 def test_eight_directions_from_1e_8_take_few_slopes():

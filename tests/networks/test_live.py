@@ -97,7 +97,7 @@ def test_what_cannot_be_measured_is_told_before_training_and_is_a_gap_later(tmp_
     cases = [
         ([networks.LiveRegime({"input_ids": WORDS[:0]})], "at least one sample"),
         ([wrong({"rank": np.zeros(3)})], r"of shape \(2, 4, 2\); its `rank` is of shape \(3,\)"),
-        ([wrong({"rank": "high"})], "`rank` is no number"),
+        ([wrong({"rank": "high"})], "`rank` is not a number"),
         ([wrong(5)], "must return a mapping"),
         ([wrong({"stable_rank": np.zeros((2, 4, 2))})], "recorded already"),
         ([wrong({"a": 1.0}), wrong({"a": 2.0})], "Two measures give `a`"),

@@ -241,7 +241,7 @@ def test_embeddings_get_factors(tied, tmp_path):
     assert made.parameters == plan.parameters == len(names) * 2 * (len(matrix) + 32)
     torch.testing.assert_close(_logits(_loaded(base, made.folder)), _logits(tuned), atol=2e-6, rtol=1e-5)
     assert not torch.allclose(_logits(base), _logits(tuned), atol=1e-3)
-    with pytest.raises(SaddlesError, match="no vector"):
+    with pytest.raises(SaddlesError, match="not a vector"):
         lora_plan(base, tuned, embeddings=True, data=TOKENS)
 
 

@@ -216,7 +216,7 @@ def test_data_that_do_not_reach_a_module_and_bad_arguments(tmp_path):
         lora_extract(base, tuned, lora_plan(base, tuned), tmp_path / "new", data=TEXT)
     with pytest.raises(SaddlesError, match="not finite"):
         lora_plan(base, tuned, data=lambda m: m.get_submodule("lm_head")(torch.full((1, 32), float("inf"))))
-    with pytest.raises(SaddlesError, match="exclude each other"):
+    with pytest.raises(SaddlesError, match="cannot be combined"):
         lora_plan(base, tuned, data=TEXT, leading=4)
     with pytest.raises(SaddlesError, match="`device` must be one of this machine's"):
         lora_plan(base, tuned, device="cuda:99")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grid_experiment
@@ -14,6 +15,7 @@ from saddles.core.engines import embedded
 from saddles.core.engines.embedded import Embedded
 from saddles.core.engines.engine import EngineError
 from saddles.errors import SaddlesError
+from saddles.runtime.workers import Worker
 from saddles.sweeps.api import read_sweep, sweep
 from saddles.sweeps.cells import Job, Task
 
@@ -130,6 +132,24 @@ def test_a_worker_of_another_version_is_refused():
             engine.submit(task).result()
     finally:
         engine.close()
+
+
+def test_a_worker_that_is_replaced_leaves_its_gpu_to_the_next_one(monkeypatch):
+    given = []
+
+    class NoProcess(Worker):
+        def __init__(self, *_, environment):
+            given.append(environment["CUDA_VISIBLE_DEVICES"])
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(embedded, "Worker", NoProcess)
+    engine = Embedded()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(engine._start).result()
+    engine._forget(engine._start())
+    engine._start()
+    assert given == ["2", "5", "5"]
 
 
 def test_one_thread_and_one_gpu_for_each_worker(monkeypatch):

@@ -37,17 +37,17 @@ MaxRankOption = Annotated[
 ]
 RoundOption = Annotated[int, typer.Option("--round-to", help="ranks are multiples of it")]
 SaveOption = Annotated[
-    bool, typer.Option("--save-modules", help="also hold embeddings, norms and biases that LoRA cannot carry, whole")
+    bool, typer.Option("--save-modules", help="also save whole the embeddings, norms and biases that LoRA cannot carry")
 ]
 EvalOption = Annotated[Path | None, typer.Option("--eval", help="a text: measure the loss at several ranks on it")]
 LossOption = Annotated[
-    float | None, typer.Option(help="the smallest adapter that loses at most so much on --eval, instead of --energy")
+    float | None, typer.Option(help="the smallest adapter that loses at most this much on --eval, instead of --energy")
 ]
 DataOption = Annotated[
     Path | None, typer.Option("--data", help="a text: weigh each change by its effect on the prediction there")
 ]
 LeadingOption = Annotated[
-    int | None, typer.Option(help="compute so many singular values of each module only: faster for large models")
+    int | None, typer.Option(help="compute only this many singular values of each module: faster for large models")
 ]
 DeviceOption = Annotated[str, typer.Option(help="where it is computed: cpu, cuda, cuda:1, …")]
 EmbeddingsOption = Annotated[bool, typer.Option("--embeddings", help="give embeddings factors too")]
@@ -55,7 +55,7 @@ DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
 OnOption = Annotated[
     str | None, typer.Option(help="embedded for worker processes, or a Dask scheduler, tcp://HOST:PORT")
 ]
-WorkersOption = Annotated[int | None, typer.Option(help="worker processes of --on embedded; default: one a core")]
+WorkersOption = Annotated[int | None, typer.Option(help="worker processes of --on embedded; default: one per core")]
 PartsOption = Annotated[
     Path | None, typer.Option(help="folder that keeps finished spectra and factors: the same command resumes")
 ]

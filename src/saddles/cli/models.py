@@ -27,8 +27,12 @@ def inspect(
     on: Annotated[
         str | None, typer.Option(help="embedded for worker processes, or a Dask scheduler, tcp://HOST:PORT")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="worker processes of --on embedded; default: one a core")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="time one piece of each shape, say what all take, stop")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="worker processes of --on embedded; default: one per core")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="time one piece of each shape, say what all would take, and stop")
+    ] = False,
     out_: Annotated[Path | None, typer.Option("--out", help="folder to write; the same command resumes in it")] = None,
 ) -> None:
     """Measure how the rank of each head's change grows over a series of checkpoints."""

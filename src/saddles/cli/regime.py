@@ -15,7 +15,7 @@ def regime(
     tuned: Annotated[Path, typer.Argument(help="the same model after, or a LoRA adapter on it")],
     data: Annotated[str, typer.Option(help="text file on which the outputs are compared")],
     samples: Annotated[int, typer.Option(help="blocks of text")] = 4,
-    length: Annotated[int, typer.Option(help="tokens of a block")] = 128,
+    length: Annotated[int, typer.Option(help="tokens in a block")] = 128,
     probes: Annotated[int, typer.Option(help="random directions for the tangent kernel; 0 leaves it out")] = 4,
     out_: Annotated[Path | None, typer.Option("--out", help="folder for numbers and figure")] = None,
 ) -> None:

@@ -54,7 +54,7 @@ def check_pair(model: object, what: str) -> Pair:
     """Refuse a model that is not a symmetric pair; `what` is what it was given to."""
     if not isinstance(model, Pair):
         raise SaddlesError(
-            f"{what} speaks about SymmetricTwoLayer, or a model whose `product(task, seed)` is W(0) = UUᵀ; "
+            f"{what} is for SymmetricTwoLayer, or a model whose `product(task, seed)` is W(0) = UUᵀ; "
             f"got {type(model).__name__}. For one layer see OneLayerTheory."
         )
     return model
@@ -204,7 +204,7 @@ class _OldName(ModuleType):
     def __call__(
         self, model: object, task: Identity, rate: float | None = None, corrected: bool = False
     ) -> PairAssumptions:
-        told = "saddles.concepts.assumptions(...) is now check_assumptions; the old name goes with the next release."
+        told = "saddles.concepts.assumptions(...) is now check_assumptions; the next release removes the old name."
         warnings.warn(told, DeprecationWarning, stacklevel=2)
         return check_assumptions(model, task, rate=rate, corrected=corrected)
 

@@ -367,7 +367,7 @@ def _installed() -> tuple[dict[str, Experiment[Any]], tuple[str, ...]]:
 
 
 def _misfit(rows: object, taken: Mapping[str, Experiment[Any]]) -> str:
-    """Why this is no list of new experiments; "" where it is."""
+    """Why this is not a list of new experiments; "" where it is."""
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Experiment) for row in rows):
         return f"it must name a list of Experiment; got a {type(rows).__name__}"
     names = [row.name for row in rows]

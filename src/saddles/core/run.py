@@ -294,7 +294,7 @@ def _as_theirs(row: Experiment[S], folder: Path, error: BaseException) -> Saddle
         write_text(folder / TRACEBACK, "".join(traceback.format_exception(error)))
     return SaddlesError(
         f"{row.name} raised {type(error).__name__}: {first_line(error).removesuffix('.')}. It is not an "
-        f"experiment of saddles: mend it where {folder / TRACEBACK} says, then resume with --resume "
+        f"experiment of saddles: fix it where {folder / TRACEBACK} says, then resume with --resume "
         f"{shlex.quote(str(folder))}."
     )
 

@@ -139,7 +139,7 @@ def _outside(file: Path, name: str) -> SaddlesError:
 
 
 def _refuse_broken_text(stored: xr.DataTree) -> None:
-    """Refuse text whose letters are no letters: whatever copies it later would end in an error of Python itself."""
+    """Refuse text with numbers beyond Unicode: whatever copies it later would end in an error of Python itself."""
     for node in stored.subtree:
         for name, given in node.variables.items():
             if given.dtype.kind == "U" and given.size and given.dtype.itemsize:

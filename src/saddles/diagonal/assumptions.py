@@ -81,6 +81,7 @@ def curvature(risk: Risk, beta: np.ndarray) -> float:
     chosen = np.flatnonzero(beta)
     root = np.sign(beta[chosen]) * np.sqrt(np.abs(beta[chosen]))
     block = risk.columns(beta, chosen)[chosen]
+    # `eigvalsh` reads one triangle: a block that is symmetric but for round-off is averaged with its transpose first.
     values = np.linalg.eigvalsh(4 * root[:, None] * (block + block.T) / 2 * root)
     return float(values[0] / np.abs(values).max())
 
@@ -93,8 +94,10 @@ def _distance(
     signs[new] = side
     chosen = np.flatnonzero(signs)
     noise = draw.normal(size=len(chosen))
+    # A random direction, and a length between 0 and `radius`: the assumption is about every start nearby.
     noise *= radius * draw.uniform() / np.linalg.norm(noise)
     u = np.sqrt(np.abs(before[chosen])) + noise
+    # Assumption 4.5 perturbs the new coordinate to the side on which it grows: its sign is in `signs`.
     u[chosen == new] = np.abs(noise[chosen == new])
     begin = np.zeros_like(before)
     begin[chosen] = signs[chosen] * np.maximum(np.abs(u), 1e-12) ** 2  # not 0, where the flow would stay

@@ -175,6 +175,7 @@ class Flow:
                  "log_scale": (coordinates.log_p + run.shifts) / products.log_alpha}  # fmt: skip
         status = run.status
         if to_rest and status.ok:
+            # The solver stops within round-off of `end` (`plateau.END`), so that equality would not find it.
             late = run.times[-1] >= end * (1 - 1e-12)
             status = (
                 Status(Ending.STOPPED, f"not at rest by rescaled time {end / products.unit:.6g}") if late else CONVERGED

@@ -230,6 +230,7 @@ class DiagonalTransformer(Network):
         return draw.normal(size=shape) / np.sqrt(self.dim), draw.normal(size=shape) / np.sqrt(max(self.feedforward, 1))
 
     def canonical(self) -> Network:
+        # Offsets are arrays, which have no hash: such a model is not shared.
         if self.offsets is not None:
             return self
         return _shared(_transformer, self.dim, self.layers, self.heads, self.feedforward, self.seed)
@@ -266,7 +267,7 @@ def _transformer(dim: int, layers: int, heads: int, feedforward: int, seed: int)
 class FullHead:
     """One attention head with full matrices W_K, W_Q, W_V, W_O in R^{d×d'}: (1) as it is.
 
-    It has no coordinates β, and no theory here speaks about it; it is integrated or descended in its weights, stacked
+    It has no coordinates β, and no theory here is about it; it is integrated or descended in its weights, stacked
     as (matrix, dim, inner) in the order key, query, value, output.
 
     Args:
@@ -292,7 +293,7 @@ class FullHead:
 
     @property
     def width(self) -> int:
-        """D'."""
+        """The inner dimension d'."""
         return self.dim if self.inner is None else self.inner
 
     def canonical(self) -> "FullHead":

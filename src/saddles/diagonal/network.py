@@ -53,7 +53,7 @@ class Network(ABC):
 
     @abstractmethod
     def output(self, beta: Beta, inputs: Array) -> Array:
-        """H of a whole batch, samples first."""
+        """The outputs h(β, inputs) of a whole batch, samples first."""
 
     def canonical(self) -> "Network":
         """One instance for all models of the same h, so that compiled code is shared between them."""

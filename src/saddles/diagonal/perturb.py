@@ -117,6 +117,7 @@ def _places(
     network, log_alpha = check_network(model, perturbed_flows), scale_of(model)
     risk = risk_of(network, check_task(task, model))
     start = LogScale.from_weights(*network.start(task, seed), log_alpha, network.powers)
+    # `log_scale` is log_α|p|, so that this is S; a `LogScale` moved by it counts its own S from here.
     shift = log_scale * log_alpha - start.log_p
     here = LogScale(start.log_p + shift, start.log_q - shift, start.sign_p, start.sign_q)
     u, v = here.weights(np.zeros_like(shift))

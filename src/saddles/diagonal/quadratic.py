@@ -38,16 +38,19 @@ def saddle_path(inputs: np.ndarray, targets: np.ndarray, max_stages: int = 100) 
         force[np.abs(force) <= FLAT * first] = 0.0
         with np.errstate(divide="ignore", invalid="ignore"):
             wait = (np.sign(force) - pull) / force
+        # A coordinate that is on its barrier and pushed outwards is active already: it has nothing to wait for.
         wait[(force == 0) | (np.abs(np.sign(force) - pull) <= FLAT)] = np.inf
         new = int(np.argmin(wait))
         if not np.isfinite(wait[new]):
             break
         now += wait[new]
         pull = pull + wait[new] * force
+        # Put exactly onto ±1, or the round-off of the sum would decide whether it is on the edge.
         pull[new] = np.sign(force[new])
         edge = np.flatnonzero(np.abs(np.abs(pull) - 1) <= FLAT)
         side = np.sign(pull[edge])
         beta = np.zeros(size)
+        # With the signs taken into the columns, least squares under these signs is non-negative least squares.
         beta[edge] = side * nnls(inputs[:, edge] * side, targets)[0]
         loss = float(np.mean((targets - inputs @ beta) ** 2))
         rows.append((now, new, int(pull[new]), loss, int((beta != 0).sum()), beta))

@@ -44,7 +44,7 @@ class ProductNetwork(Protocol):
         ...
 
     def output(self, beta: Array, inputs: Array, /) -> Array:
-        """H of a whole batch, samples first."""
+        """The outputs h(β, inputs) of a whole batch, samples first."""
         ...
 
     def start(self, task: object = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +57,7 @@ def check_network(model: object, reader: object) -> ProductNetwork:
     missing = [name for name in ("coordinates", "powers", "families", "output", "start") if not hasattr(model, name)]
     if missing:
         raise SaddlesError(
-            f"{getattr(reader, '__name__', type(reader).__name__)} speaks about networks h(x; u ⊙ v), such as "
+            f"{getattr(reader, '__name__', type(reader).__name__)} is for networks h(x; u ⊙ v), such as "
             f"LinearDiagonal, AttentionHead or a subclass of saddles.diagonal.Network; {type(model).__name__} has no "
             f"`{missing[0]}`."
         )

@@ -32,14 +32,14 @@ def warn_moved(owner: object, log_alpha: LogAlpha) -> None:
     if log_alpha is not None:
         warnings.warn(
             f"`log_alpha` is a field of the model now: write LinearDiagonal(dim, log_alpha=...) instead of "
-            f"{type(owner).__name__}(log_alpha=...), which goes with the next release.",
+            f"{type(owner).__name__}(log_alpha=...), which the next release removes.",
             DeprecationWarning,
             stacklevel=4,  # __post_init__, the generated __init__, and the caller
         )
 
 
 def scale_of(model: object, method: object = None) -> float:
-    """Log α of a run: the model's, or the one that the method was given in the old spelling."""
+    """The log α of a run: the model's, or the one that the method was given in the old spelling."""
     own, given = getattr(model, "log_alpha", None), getattr(method, "log_alpha", None)
     name = type(model).__name__
     if own is not None and given is not None:

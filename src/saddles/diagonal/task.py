@@ -56,7 +56,7 @@ class Task(Protocol):
 
     @property
     def loss(self) -> Loss:
-        """Of one sample."""
+        """The loss of one sample."""
         ...
 
 
@@ -172,6 +172,7 @@ class TeacherStudent:
     @cached_property
     @in_double_precision
     def _drawn(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # A generator for each, so that another noise or teacher leaves the inputs as they are.
         inputs = self.model.sample(self.samples, self.tokens, np.random.default_rng([self.seed, 30]))
         truth = self._teacher(np.random.default_rng([self.seed, 31]))
         clean = np.asarray(self.model.output(jnp.asarray(truth), jnp.asarray(inputs)))

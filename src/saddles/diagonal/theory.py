@@ -239,6 +239,7 @@ def _scale(risk: Risk, beta: np.ndarray, force: np.ndarray, new: list[int]) -> f
 
 def _write(now: _Progress, new: Mapping[int, int], rest: Rest, waits: tuple[float, float], largest: float) -> None:
     wait, gap = waits
+    # New coordinates count as present before, so that one that does not survive its own stage is among those that left.
     before = now.signs.copy()
     before[list(new)] = 1.0
     gone = np.flatnonzero((before != 0) & (rest.signs == 0))
@@ -259,6 +260,7 @@ def _clock(run: _Progress, until: float | None) -> np.ndarray:
     """Times just before and at each jump, and an end beyond the last."""
     edges = np.array([time for time, _, _ in run.rests])
     last = float(edges[-1])
+    # A tenth beyond the last jump, so that the last plateau is seen.
     end = max(until, last) if until is not None else 1.1 * last if last > 0 else 1.0
     return np.unique(np.concatenate([edges[1:] * (1 - BEFORE), edges, [end]]))
 

@@ -119,6 +119,7 @@ def _leaving(theta: Theta, slope: Theta, args: _Flow) -> Array:
 
 def _rested(t: Array, theta: Theta, args: _Flow) -> Array:
     value, slope = jax.value_and_grad(args.total)(theta)
+    # The effort is small at the start, too, where the new neuron is tiny: only with half of its gain made is it a rest.
     calm = (_effort(theta, slope) <= CALM * args.gain) & (value <= args.before - args.gain / 2)
     return calm | jnp.any(_leaving(theta, slope, args))
 
@@ -214,8 +215,10 @@ def learn(network: Sum, theta: np.ndarray, new: np.ndarray, directions: np.ndarr
     added = jnp.sum(_outputs(network.output, jnp.asarray(directions)), axis=0)
     slope, bend = (float(value) for value in _ray(pair, total, added))
     fit = -slope / bend if bend > 0 else 1.0
+    # What the parabola of L along the new outputs promises: `fit` is where it is lowest, 1 where it has no such place.
     gain = max(0.5 * abs(slope) * fit, 1e-300)
     theta = theta.copy()
+    # The output is of degree κ in the weights, so that they are the κ-th root of a part of it.
     theta[new] = directions * (BEGIN * fit) ** (1 / network.degree)
     args = _Flow(*pair, jnp.asarray(gain), before, jnp.asarray(first), network.degree)
     moves = np.asarray(_field_once(jnp.asarray(0.0), jnp.asarray(theta), args))[new]
@@ -224,6 +227,8 @@ def learn(network: Sum, theta: np.ndarray, new: np.ndarray, directions: np.ndarr
     polish = partial(_polish, args) if theta.size <= LARGEST else np.copy
     small = _pulled(network, state, state) & _slight(network, state)
     rest = polish(np.where(small[:, None], 0.0, state))
+    # Putting neurons to sleep changes the residual: those that it now pulls up stay awake. `small` only shrinks, so
+    # this ends.
     while (back := small & ~_pulled(network, state, rest)).any():
         small &= ~back
         rest = polish(np.where(small[:, None], 0.0, state))
@@ -247,6 +252,7 @@ def _flow(args: _Flow, theta: np.ndarray, speed: float) -> tuple[np.ndarray, np.
         times = np.concatenate([times, before + done.times, [before + done.end]])
         rates = np.concatenate([rates, done.saved[1], [rate]])
         out = np.asarray(_leavers(done.state, args))
+        # The phase is not counted: there is one neuron less each time, so this ends as well.
         if out.any():  # the others go on without them
             left[out], theta[out] = theta[out], 0.0
             continue

@@ -100,6 +100,7 @@ def follow_heads(
         line = _cross(part, state, end - now, felt, rtol) if cross and idle % LOOK == 0 else None
         if line is not None:
             path, length, count = line
+            # `idle` is 1 and not 0, for a plateau was just left: it is too early to look for the next.
             steps, before, now, idle = steps + count, now, min(now + length, end), 1
             done.crossings.append((before, now))
             _save(done, wanted, now, lambda due, s=before, p=path, o=part: o.full(p(due - s)))
@@ -126,6 +127,7 @@ def _next_part(heads: Heads, part: Part, state: State, felt: float, rtol: float,
     found = part.rested(state, felt, rtol) if look else None
     if found is None and part.frozen.any() and part.system.returned(state) > felt:
         found = Part.everything(heads)
+    # With every head frozen nothing would move, and the solver would have an empty state.
     return part if found is None or found.frozen.all() else found
 
 
@@ -150,6 +152,7 @@ def _cross(part: Part, state: State, room: float, felt: float, rtol: float) -> t
     """Cross the plateau that begins here: (path over the time since, its length, steps); None where there is none."""
     heads = part.system
     force = float(np.linalg.norm(heads.push(heads.matrix(state)), 2))
+    # At M = 0 the push is 2Λ², so that its norm is 2λ₁².
     if heads.sizes(state).max() >= felt or force <= NO_PUSH * 2 * heads.values[0] ** 2:
         return None
     size = float(np.linalg.norm(state))
@@ -166,6 +169,8 @@ def _cross(part: Part, state: State, room: float, felt: float, rtol: float) -> t
     pieces, count = [], 0
     while True:
         stepper.step()
+        if stepper.status == "failed":  # what cannot be crossed is stepped through, and ends as it ends there
+            return None
         count += 1
         pieces.append(stepper.dense_output())
         if heads.sizes(stepper.y[:-1]).max() >= felt or stepper.y[-1] >= room:
@@ -175,6 +180,7 @@ def _cross(part: Part, state: State, room: float, felt: float, rtol: float) -> t
         now = pieces[-1](tau)
         return max(float(heads.sizes(now[:-1]).max() / felt) - 1, float(now[-1] / room) - 1)
 
+    # The last step went past the end of the plateau: where it ends is found on that step's own interpolant.
     inside = past(pieces[-1].t_old) < 0
     last: Any = brentq(past, pieces[-1].t_old, pieces[-1].t, xtol=1e-12) if inside else pieces[-1].t_old
 

@@ -78,6 +78,7 @@ def _form(output: Output, push: Array, theta: Array) -> tuple[Array, Array]:
 def sleep_of(network: Sum, push: Array) -> Sleep:
     """The faster of the two ways that is exact for these neurons, tested on the first push."""
     if network.degree == 2:
+        # A quadratic form has one ∇²U everywhere, and ∇U(θ) is that times θ: tested at two places drawn at random.
         draw = np.random.default_rng(0).normal(size=(2, network.start.shape[1]))
         _, form = _form(network.output, push, jnp.asarray(draw[0]))
         slope, _ = _form(network.output, push, jnp.asarray(draw[1]))
@@ -246,10 +247,12 @@ class CurvedSleep:
         excess = over / along[winner] if degree == 2 else (
             np.exp(-grown) * np.expm1((degree - 2) * over) / ((degree - 2) * along[winner]))  # fmt: skip
         back = excess * np.where(np.arange(len(bar)) == winner, 0.0, along * np.exp((degree - 2) * level))
+        # To first order in the time that is taken back, so only where that is small.
         level = level - np.where(np.abs(back) < 1, back, 0.0)
         level[winner] -= over
         self.bars = np.where(asleep[:, None], bar, self.bars)
         self.levels = np.where(asleep, level + top, self.levels)
+        # Norms were counted in units of e^top, so that time was counted in units of e^{−(κ−2) top}.
         return float(time - excess) * float(np.exp(-(degree - 2) * top)), np.array([winner])
 
     def direction(self, neuron: int) -> Vector:

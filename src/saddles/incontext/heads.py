@@ -58,6 +58,7 @@ class Heads:
         self._shape = (-1, len(self.values))
         self._cuts = self.heads, self.heads + self.heads * self.rank * len(self.values)
         self._weight = 2 * self.moment[:, None] * self.values
+        # Entry by entry −∇L(M) = 2Λ² − 2 S M Λ.
         self._first = 2 * np.diag(self.values**2)
         if self.frozen is not None:
             self._first = self._first - self._weight * self.frozen.matrix
@@ -212,6 +213,7 @@ class Part:
         calm = np.ones(self.whole.heads, dtype=bool)
         speed = np.abs(self.system.slope(0.0, state))[self.system.by_head]
         calm[~self.frozen] = speed.max(axis=1) <= AT_REST * rtol * self.system.rates(state)
+        # The largest first: a head is measured by what it adds to the directions of those before it.
         for head in np.argsort(-sizes):
             if sizes[head] < felt:
                 break

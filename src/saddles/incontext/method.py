@@ -42,6 +42,8 @@ class GradientFlow(methods.GradientFlow):
 
     def horizon(self, dynamics: Dynamics) -> tuple[np.ndarray, Status]:
         """Evenly until the end, or until it has converged."""
+        # Separate heads without an end are followed to learn it: the search of the base class would step through their
+        # plateaus.
         if not _separate(dynamics) or self.until is not None:
             return super().horizon(dynamics)
         followed = self._heads(_frame(dynamics.args, dynamics.start), dynamics, None)

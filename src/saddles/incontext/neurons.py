@@ -176,7 +176,9 @@ class Neurons:
                 f"`function` must take (x, θ) with θ of {self.size} entries; it failed: {str(error).splitlines()[0]}"
             ) from error
         if one.shape != targets.shape:
-            raise SaddlesError(f"A neuron's outputs have shape {one.shape}; the targets have {targets.shape}.")
+            raise SaddlesError(
+                f"A neuron's outputs must have the shape of the targets, {targets.shape}; got {one.shape}."
+            )
         if not np.allclose(two, 2.0**self.degree * one, rtol=1e-6, atol=1e-12 * np.abs(two).max(initial=0.0)):
             raise SaddlesError(f"`function` is not homogeneous of degree {self.degree}: f(x, 2θ) is not 2^κ f(x, θ).")
         return Sum(output, SquaredError(targets), self.degree, start, float(np.log(float(np.asarray(self.scale)))))

@@ -142,4 +142,6 @@ def dynamics_of(
     state = tuple(jnp.asarray(part, dtype=precision) for part in start)
     # The largest eigenvalue drives everything at the rate 2λ² times the weights; no growth is faster.
     pace = 1 / (2 * task.frame[0][0] ** 2)
+    # Separate heads from a start of size s wait for a time of order 1/s, which may lie far beyond the usual limit of
+    # 1e12.
     return Dynamics(state, args, slope, observe, rested=_rested, pace=float(pace), limit=1e18)

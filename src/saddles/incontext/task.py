@@ -80,7 +80,7 @@ class Regression:
 
     @property
     def dim(self) -> int:
-        """D."""
+        """The dimension D of the inputs."""
         return len(self.matrix)
 
     @property

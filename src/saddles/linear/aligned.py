@@ -32,6 +32,7 @@ def aligned_mode(
 def _exponential(ratio: Float[Array | np.ndarray, "*mode"] | float) -> tuple[Float[Array, "*mode"], ...]:
     """e^θ and e^θ − 1 of sinh θ, with all their digits on both sides of 0."""
     size = jnp.abs(ratio)
+    # e^|θ| = |r| + √(1 + r²), and √(1 + r²) − 1 = r²/(1 + √(1 + r²)): a product of positive numbers for small r, too.
     more = size * (1 + size / (1 + jnp.hypot(size, 1.0)))  # e^|θ| − 1
     up = ratio >= 0
     return jnp.where(up, 1 + more, 1 / (1 + more)), jnp.where(up, more, -more / (1 + more))

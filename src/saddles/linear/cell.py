@@ -89,14 +89,19 @@ def advance(cell: Cell, truth: Truth, both: bool = True) -> Cell:
     before, was = cell.trains[slot], cell.tests[slot]
     better = test < (1 - NOTICE) * cell.best
     best = jnp.where(better, test, cell.best)
+    # The triangle inequality of the module's docstring, as mean squares: √(test error) ≥ ‖E‖/√(d_in d_out) − √(train
+    # error).
     floor = jnp.maximum(truth.noise - jnp.sqrt(train), 0.0) ** 2
+    # At step 0 this reads an empty place of the ring; `certified` asks for a later step.
     falls = train <= cell.trains[(cell.step - 1) % WINDOW]
     certified = (floor > best) & falls & (cell.step > 0)
     left = train < LEFT * cell.trains[WINDOW]
     still = (jnp.abs(train - before) < FLAT * train) & (jnp.abs(test - was) < FLAT * test)
     flat = (cell.step >= WINDOW) & left & still
     trains = cell.trains.at[slot].set(train)
+    # The first look fills the whole ring, its last place included, which keeps the first train error from here on.
     trains = jnp.where(cell.step == 0, jnp.full_like(trains, train), trains)
+    # The first that holds counts: a run that diverged must not be called flat.
     ending = jnp.select(
         [~jnp.isfinite(train) | (train > DIVERGED_AT * trains[WINDOW]), certified, flat, cell.step >= truth.limit],
         [DIVERGED, CERTIFIED, FLATTENED, SPENT],

@@ -33,6 +33,7 @@ THREADS = 2
 def _whole_cell(unit: Factor, twin: Rows, sigma: Number, rate: Number, truth: Truth) -> dict[str, Array]:
     assert truth.observer.target is not None
     cell = begin(unit, twin, sigma, rate, truth.observer.target.shape)
+    # Two loops and not one with a condition inside: without the twin a step costs about half.
     cell = jax.lax.while_loop(lambda c: (c.ending == RUNNING) & c.joint, lambda c: advance(c, truth), cell)
     cell = jax.lax.while_loop(lambda c: c.ending == RUNNING, lambda c: advance(c, truth, both=False), cell)
     return summary(cell)
@@ -52,6 +53,8 @@ def unit_starts(widths: Sequence[int], task: Denoising, seed: int) -> tuple[list
 def _padded(inner: np.ndarray, outer: np.ndarray) -> Blocks:
     """Add zero columns up to one of few sizes: nothing changes but the number of compiled programs."""
     hidden, most = inner.shape[1], inner.shape[0] + outer.shape[0]
+    # Doubling sizes up to the full one: at most seven programs, and above the smallest size no network is more than
+    # doubled.
     size = min(most, next(s for s in (most * 2**-k for k in range(6, -1, -1)) if s >= hidden))
     more = int(np.ceil(size)) - hidden
     return np.pad(inner, ((0, 0), (0, more))), np.pad(outer, ((0, 0), (0, more)))
@@ -99,8 +102,10 @@ def _largest_singular_value(matrix: np.ndarray) -> float:
     """By Lanczos: a tenth of the time of a full decomposition, to rounding."""
     from scipy.sparse.linalg import svds  # a fifth of what a run on a GPU spends on imports, and of no use there
 
+    # Lanczos has nothing to begin with in a matrix of zeros, and no room in one of two rows.
     if not matrix.any() or min(matrix.shape) < 3:
         return float(np.linalg.norm(matrix, 2))
+    # A fixed start, or the last digits would differ from call to call.
     values = svds(matrix, k=1, v0=np.ones(min(matrix.shape)), return_singular_vectors=False)
     return float(np.asarray(values)[0])
 

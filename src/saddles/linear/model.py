@@ -101,6 +101,7 @@ class TwoLayer:
         stacked = np.concatenate([first.T, second])
         if stacked.shape[1] <= stacked.shape[0]:
             return stacked
+        # ZZᵀ = (QR)ᵀQR = RᵀR for QR = Zᵀ: the small triangle has the same products as the given weights.
         return np.asarray(np.linalg.qr(stacked.T, mode="r")).T
 
     @in_double_precision

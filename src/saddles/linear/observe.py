@@ -108,7 +108,7 @@ def check_names(
     """Refuse unknown names of variables to keep or to skip."""
     if keep is not None and "errors" in keep and not isinstance(keep, str):
         warnings.warn(
-            'keep=("errors",) is now skip=("singular_value",), and goes with the next release.',
+            'keep=("errors",) is now skip=("singular_value",), and the next release removes the old spelling.',
             DeprecationWarning,
             stacklevel=2,
         )

@@ -56,6 +56,7 @@ def _pace(state: Factor, gradient: Matrix) -> Float[Array, ""]:
     The relative speed of the whole is small at every saddle.
     """
     layers, change = (jnp.concatenate(blocks) for blocks in (state, pushed(state, gradient)))
+    # With L = QR, MQ = L'R⁻¹: its transpose solves RᵀX = L'ᵀ, and Q itself is not needed.
     upper = jnp.linalg.qr(layers, mode="r")
     return jnp.linalg.norm(jax.scipy.linalg.solve_triangular(upper, change.T, trans=1))
 

@@ -121,6 +121,7 @@ def follow_in_slots(
         leave = live & ((ending != RUNNING) | ~joint)
         if not leave.any():
             continue
+        # Cells that stay are written to the spare row behind the last: one program for any number that leaves.
         rows = np.where(leave, holder, total)
         tick(int(leave.sum()))
         free = np.flatnonzero(leave)
@@ -130,6 +131,7 @@ def follow_in_slots(
         live[free[len(fill) :]] = False
         take = np.isin(np.arange(slots), fill)
         store, batch = _turn_over(store, batch, starts, rows, take, every.some(holder))
+    # Its memory is needed for the batches of `_finish`.
     del batch
     store = _finish(store, hidden[index], truth)
     return {name: values[:total] for name, values in jax.device_get(_summaries(store)).items()}
@@ -149,6 +151,7 @@ def _finish(store: Cell, hidden: np.ndarray, truth: Truth) -> Cell:
             size = next((size for size in reversed(BATCHES) if size >= len(lone)), BATCHES[0])
             enough = BATCHES[BATCHES.index(size) + 1] if size > BATCHES[-1] else 0
             some = lone[:size]
+            # The batch is filled up with the spare row, whose cell `_alone` marks as ended.
             rows = np.concatenate([some, np.full(size - len(some), len(hidden))])
             store = _alone(store, truth, rows, len(some), enough, columns)
             lone = lone[np.asarray(store.ending)[lone] == RUNNING]

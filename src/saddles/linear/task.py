@@ -212,6 +212,7 @@ class Completion(LowRank):
     def mask(self) -> np.ndarray:
         """1 where an entry is seen; at least one is."""
         draw = np.random.default_rng([self.seed, 2]).random(self.shape)
+        # With a tiny fraction the smallest draw is the one entry that is seen: a cost of nothing has no minimum.
         return (draw <= max(self.fraction, float(draw.min()))).astype(float)
 
     @cached_property

@@ -144,7 +144,7 @@ class _Moved(LinearTheory):
 
     def __post_init__(self, descent: Method | None) -> None:
         if descent is not None:
-            warnings.warn("`descent` is now `method`; the old name goes with the next release.", DeprecationWarning,
+            warnings.warn("`descent` is now `method`; the next release removes the old name.", DeprecationWarning,
                           stacklevel=3)  # fmt: skip
             object.__setattr__(self, "method", descent)
         if self.method is not None:
@@ -341,6 +341,7 @@ class _Fitted(eqx.Module, Generic[Args]):
 
 def _pace_of(state: Array, slope: Array) -> Float[Array, ""]:
     """‖MQ‖_F of L' = ML, Q an orthonormal basis of L's columns: a direction that is small yet counts in full."""
+    # With L = QR, MQ = L'R⁻¹: its transpose solves RᵀX = L'ᵀ, and Q itself is not needed.
     upper = jnp.linalg.qr(state, mode="r")
     return jnp.linalg.norm(jax.scipy.linalg.solve_triangular(upper, slope.T, trans=1))
 

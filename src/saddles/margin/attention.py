@@ -167,6 +167,7 @@ class AttentionFlow(StiffFlow, ABC):
     def _solver(self, jacobian: np.ndarray, c: float) -> Solve:
         matrix = -c * jacobian
         matrix[np.diag_indices(len(matrix))] += 1.0
+        # NaN and infinity are not looked for: the integrator reads them in the result as a step that failed.
         factors = lu_factor(matrix, check_finite=False)
         return lambda residual: lu_solve(factors, residual, check_finite=False)
 

@@ -82,7 +82,7 @@ def certify(
     if not margin > 0:
         raise SaddlesError(
             f"A candidate must separate the optimal tokens; {solver} returned one with margin {margin:.3g}. The data "
-            "may be hardly separable: see check_assumptions(task), or use method='primal_dual' with more iterations."
+            "may be barely separable: see check_assumptions(task), or use method='primal_dual' with more iterations."
         )
     unit = weights / margin
     # Solvers return slightly negative multipliers. Cutting them costs a little of the bound, never its validity: any

@@ -99,7 +99,7 @@ def solve(task: Tokens, problem: str, **options: Any) -> Certified:
 
 
 def _warn(old: str, new: str) -> None:
-    warnings.warn(f"{old} is now {new}; the old name goes with the next release.", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"{old} is now {new}; the next release removes the old name.", DeprecationWarning, stacklevel=3)
 
 
 def aligned(task: Tokens) -> Certified:

@@ -77,14 +77,17 @@ def paired(n: int, length: int, dim: int, draw: np.random.Generator) -> Parts:
     r, s = draw.uniform(0.5, 2.0, size=(2, n))
     y, side = draw.choice([-1.0, 1.0], size=(2, n))
     c = draw.uniform(-0.5, 0.5)
+    # A fifth above what Assumption 3 asks for, (1 − c)Γ > L ln n; the ½ is for n = 1, where ln n is 0.
     top = (1.2 * length * np.log(n) + 0.5) / (1 - c)
     head = (y * top / r) @ frame
     X = np.empty((n, length, dim))
     for i, u in enumerate(frame):
         noise = draw.normal(size=((length - 1) // 2, dim))
+        # With one sequence the head is parallel to u, and QR would fill the second column with rounding.
         basis = np.linalg.qr(np.stack([u, head], axis=1))[0] if n > 1 else u[:, None]
         noise -= (noise @ basis) @ basis.T
         order = draw.permutation(length)
         X[i, order[0]] = r[i] * u
+        # Partners sum to 2c x_opt, as Assumption 4 (iii) wants, and e ⊥ v gives all of them the score cΓ.
         X[i, order[1:]] = c * r[i] * u + np.concatenate([noise, -noise])
     return X, (side * s)[:, None] * frame, y, head

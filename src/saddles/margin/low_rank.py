@@ -61,7 +61,7 @@ def low_rank_margin(
         starts: random K and Q that the local solver starts from, besides the truncated solution without the
             constraint; for rank 1 the signs take their place (up to 12 sequences).
         seed: of the random starts.
-        convex: the solution without the constraint, if it is at hand.
+        convex: the solution without the constraint, where it is known already.
 
     Fails where no start leads to a W that separates.
     """
@@ -102,12 +102,14 @@ def local_optimum(task: Tokens, key: Matrix, query: Matrix) -> Matrix | None:
         by_query = right[:, :, None] * (left @ k)[:, None, :]
         return np.concatenate([by_key.reshape(len(left), -1), by_query.reshape(len(left), -1)], axis=1)
 
+    # The start is brought to ‖KQᵀ‖ = 1, the order of what the scaled constraints ask for.
     size = np.sqrt(max(np.linalg.norm(key @ query.T), np.finfo(float).tiny))
     begin = np.concatenate([key.ravel(), query.ravel()]) / size
     done = optimize.minimize(
         lambda x: (0.5 * x @ x, x), begin, jac=True, method="SLSQP",
         constraints={"type": "ineq", "fun": margins, "jac": slopes}, options={"maxiter": STEPS, "ftol": PRECISION},
     )  # fmt: skip
+    # Whether SLSQP claims success is not asked: what it leaves is judged by its own margin.
     k, q = split(done.x)
     weights = k @ q.T
     return weights if np.isfinite(weights).all() and task.margins(weights).min() > 0 else None

@@ -235,6 +235,7 @@ class _Tour:
                 low, below = end, norm
             else:
                 high, above = end, norm
+        # A landing within `REACHED` below the target counts as there, or `to_norm` would go on stepping.
         return max(norm, target)
 
 

@@ -202,4 +202,5 @@ def aligned_frames(task: Tokens, seed: int = 0) -> tuple[Matrix, Matrix]:
 def _complete(rows: Float[np.ndarray, "n dim"], filler: Float[np.ndarray, "dim rest"]) -> Float[np.ndarray, "dim dim"]:
     directions = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     whole, triangle = np.linalg.qr(np.concatenate([directions.T, filler], axis=1))
+    # QR may turn a column round; the first ones must be the directions themselves.
     return whole * np.sign(np.diag(triangle))

@@ -61,6 +61,7 @@ def _optimality(weights: Weights, phi: Multipliers, task: Tokens, norm: str) -> 
     bound = float(dual.sum())
     if not margin > 0:
         return 1.0, np.nan, np.nan, bound, np.nan, np.nan, np.nan
+    # At unit margin every constraint is met by construction. Below μ = 1 the proof's φ/ln μ is not defined.
     residuals = (0.0, np.nan, np.nan)
     if norm == "frobenius" or margin > 1:
         proof = dual if norm == "frobenius" else phi / np.log(margin)

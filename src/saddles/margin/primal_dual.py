@@ -169,7 +169,7 @@ def first_order(task: Tokens, problem: str, diagonal: bool, tolerance: float, ma
     if best.weights is None:
         refuse_infeasible(task, diagonal)
         raise SaddlesError(
-            f"{max_iterations} iterations found no separating W: the data are hardly separable. Raise max_iterations "
+            f"{max_iterations} iterations found no separating W: the data are barely separable. Raise max_iterations "
             "or use method='interior_point'."
         )
     return certify(

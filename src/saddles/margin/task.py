@@ -81,6 +81,7 @@ class Tokens:
             raise SaddlesError.must_be("assumption", "1, 2, 3 or 4", assumption)
         generate.check_sizes(n, length, dim, assumption, seed)
         for attempt in range(TRIES):
+            # Each attempt has a generator of its own, so that the data of a seed do not depend on what came before.
             task = cls(*makers[assumption](n, length, dim, np.random.default_rng([seed, 60, attempt])))
             if separation(task.left, task.right, diagonal) > SEPARATED:
                 return task

@@ -57,6 +57,8 @@ class Embedding:
 def embed(text: list[str], vocabulary: int, dim: int, window: int = 4) -> Embedding:
     """Vectors of the most frequent words of a text."""
     names, counts = np.unique(np.array(text), return_counts=True)
+    # By frequency, and words of one frequency by the alphabet: the vocabulary does not depend on how a sort treats
+    # ties.
     order = np.lexsort((names, -counts))[:vocabulary]
     if len(order) <= dim:
         raise SaddlesError(

@@ -44,7 +44,7 @@ class MaxMargin:
         problem = self.problem or getattr(model, "norm", None)
         if problem not in PROBLEMS:
             raise SaddlesError(
-                f"MaxMargin speaks about models with a `norm` ('l1', 'nuclear' or 'frobenius'), such as those of "
+                f"MaxMargin is for models with a `norm` ('l1', 'nuclear' or 'frobenius'), such as those of "
                 f"saddles.margin; got {type(model).__name__}. Name the problem: MaxMargin('nuclear')."
             )
         check_task(task)

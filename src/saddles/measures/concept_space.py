@@ -29,11 +29,13 @@ def learning_times(
     y, clock = share.values, share["time"].values
     up = y >= level
     if for_good:
+        # From the end backwards: true from where the level is never left again.
         up = np.flip(np.logical_and.accumulate(np.flip(up, 0)), 0)
     reached = up.any(axis=0)
     first = np.argmax(up, axis=0)
     before = np.maximum(first - 1, 0)
     late, early = np.take_along_axis(y, first[None], 0)[0], np.take_along_axis(y, before[None], 0)[0]
+    # What is reached at the first instant has nothing before it to interpolate from.
     gap = np.where(first > 0, late - early, 1.0)
     part = np.where(first > 0, (level - early) / np.where(gap == 0, 1.0, gap), 0.0)
     when = clock[before] + part * (clock[first] - clock[before])

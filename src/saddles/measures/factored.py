@@ -198,6 +198,7 @@ def grams_floor(first: T, second: T, rows: Sequence[int], units: Sequence[float]
         units: spacing at 1 of the types in which L, R, L₀ and R₀ are stored (`finfo(…).eps`).
     """
     h = first.shape[-1] // 2
+    # Gram matrices of L = dL + L₀, R, L₀ and R₀ = R − dR, put together from the blocks.
     small = (
         first[..., :h, :h] + first[..., :h, h:] + first[..., h:, :h] + first[..., h:, h:],
         second[..., :h, :h],

@@ -46,6 +46,7 @@ def zigzag(y: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray, np.
     for row in y[1:]:
         low, high = np.minimum(low, row), np.maximum(high, row)
         falls = (way >= 0) & (high - row > threshold)
+        # Before the first turn (`way` 0) both may hold at once; then it is a fall.
         climbs = (way <= 0) & (row - low > threshold) & ~falls
         depth = np.where(falls & (count > 0), np.maximum(depth, high - bottom), depth)
         bottom = np.where(climbs, low, bottom)

@@ -47,6 +47,7 @@ def gram_error(trajectory: xr.Dataset) -> xr.Dataset:
     left, values, right = np.linalg.svd(matrix, full_matrices=True)
     errors, norms = [], []
     for vectors, gram in ((right.transpose(0, 2, 1), "gram_in"), (left, "gram_out")):
+        # Directions beyond the modes of A have s = 0, and √(0 + σ⁴w²) = σ²w.
         height = np.full((len(values), vectors.shape[-1]), threshold)
         height[:, : values.shape[1]] = np.hypot(values, threshold)
         predicted = np.einsum("tik,tk,tjk->tij", vectors, height, vectors)

@@ -125,7 +125,7 @@ class JaxNetwork:
 
 
 def _need_numbers(arrays: list[object]) -> None:
-    """Refuse a batch in which something is no array of numbers."""
+    """Refuse a batch in which something is not an array of numbers."""
     for one in arrays:
         try:
             numbers = np.asarray(one).dtype.kind not in "OSU"

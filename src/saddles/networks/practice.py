@@ -28,7 +28,7 @@ UNITS = {50_257: "bpe", 256: "bytes"}
 """Size of a vocabulary -> how text becomes tokens, where the model brings no tokenizer."""
 
 UNREADABLE = 0.1
-"""Share of letters that are none from which on a file is no text."""
+"""Share of unreadable letters from which on a file does not count as text."""
 
 SAME = 1e-4
 """Relative difference of outputs below which two configurations make the same function."""
@@ -170,7 +170,7 @@ def _as_text(raw: bytes, data: str) -> str:
     text = raw.decode("utf-8", errors="replace")
     strange = sum(text.count(letter) for letter in ("\ufffd", "\0"))
     if strange > UNREADABLE * max(len(text), 1):
-        raise SaddlesError(f"{data} is not a text: {100 * strange / len(text):.0f} % of it are no letters in UTF-8.")
+        raise SaddlesError(f"{data} is not a text: {100 * strange / len(text):.0f} % of it is not readable as UTF-8.")
     return text
 
 

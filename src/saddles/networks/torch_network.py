@@ -311,7 +311,7 @@ def forward_mode() -> Iterator[None]:
         which = named.group(1) if named else _own_function(error.__traceback__)
         raise SaddlesError(
             f"The network uses the operation {which}, which torch cannot differentiate forward, so its linearity "
-            "cannot be had. In a network of your own, replace it by plain operations."
+            "cannot be computed. In a network of your own, replace it by plain operations."
         ) from error
 
 

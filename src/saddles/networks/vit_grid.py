@@ -23,7 +23,7 @@ def trained(vits: ViTs, *, until: float, steps: int) -> tuple[State, np.ndarray,
     """Train every network until its loss is at most `until`: their ends, their losses, the steps that each tried.
 
     Args:
-        steps: at most so many, also for a network whose loss is still above.
+        steps: most steps, also for a network whose loss is still above.
     """
     ends = {name: part.clone() for name, part in vits.start.items()}
     final, taken = np.ones(len(vits.first)), np.full(len(vits.first), steps)

@@ -89,6 +89,7 @@ def inspect(
     if store.finished:
         return load(store.trajectory)
     try:
+        # The engine first: where it does not answer, no folder is made.
         with contextlib.nullcontext() if on is None else opened(on, workers, store.kept) as engine:
             store.begin(work.series)
             work.carry_out(engine)
@@ -350,6 +351,8 @@ class Store:
         if self.folder is None or not (self.folder / "parts").is_dir():
             return
         if tree is not None:
+            # The result before the status, and the pieces last: a crash in between leaves what the same call can resume
+            # from.
             write_zarr(tree, self.trajectory, replace=True)
             self.record["wall_time_s"] = tree.attrs["wall_time_s"]
         self.record["status"] = str(status)

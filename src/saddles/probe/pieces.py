@@ -163,6 +163,7 @@ def carry_out(engine: Engine[Made], pieces: Sequence[Piece], keep: Callable[[Mad
                         f"{task.work[0].name} killed {DEATHS} workers ({error}). Is there enough memory for two copies "
                         "of its tensors?"
                     ) from error
+                # In front: a result has checkpoints up to the first gap, which would hold back all that come after.
                 waiting.appendleft(task)
                 continue
             for piece, one in zip(task.work, results, strict=True):

@@ -315,6 +315,7 @@ def _norm_error(real: Tensor, guess: Tensor, centred: bool) -> float:
     for _ in range(SWEEPS):
         token = _slope(real - shift, feature * guess, -1)
         scaled = token * guess
+        # With a shift the feature's factor is a slope about the means; without one both are zeros (`shift` stays 0).
         middle, height = (scaled.mean(0, keepdim=True), real.mean(0, keepdim=True)) if centred else (shift, shift)
         feature = _slope(real - height, scaled - middle, 0)
         shift = height - feature * middle

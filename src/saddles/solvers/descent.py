@@ -92,6 +92,7 @@ def iterate(
             state, saved = _block(step, observe, state, args, jnp.asarray(block))
             saved = jax.tree.map(np.asarray, saved)
             if limit is None and guard is not None:
+                # For a guarded number that starts at 0 the limit would be 0, and every row would count as diverged.
                 limit = DIVERGED_AT * max(float(np.abs(saved[guard][0])), np.finfo(float).tiny)
             good = count if guard is None or limit is None else _good_rows(saved[guard][:count], limit)
             if not kept:

@@ -125,6 +125,8 @@ class GradientDescent:
                 f"`times` must be at most {reach:.4g}, which {self.steps} steps of {self.rate:.4g} reach; "
                 f"got {np.max(times):.4g}. Raise `steps`."
             )
+        # The greatest common divisor is the longest stride that meets every wanted step. Of step 0 alone it is 0, and
+        # any stride will do.
         return int(wanted[-1]), int(np.gcd.reduce(wanted)) or 1, wanted
 
     def instants(self, times: np.ndarray | None = None) -> int:
@@ -148,6 +150,8 @@ class GradientDescent:
     ) -> Path[State]:
         """The same with a step of one's own, step(state, (args, rate)), such as one on a random batch."""
         steps, stride, wanted = self.schedule(times)
+        # As an array, so that another rate does not recompile; in the weights' own type, because a rate in float64
+        # would turn weights in float32 into float64.
         rate = jnp.asarray(self.rate, dtype=jax.tree.leaves(dynamics.start)[0].dtype)
         run = iterate(
             step, dynamics.start, steps, args=(dynamics.args, rate),

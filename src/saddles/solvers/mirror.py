@@ -120,6 +120,7 @@ class MirrorFlow(StiffFlow):
     def field(self, state: Vector) -> Vector:
         """g at S, remembered for the Hessian; NaN where a trial step overflows."""
         beta = self.coordinates.beta(state)
+        # Written with `not … <`, so that NaN is refused as well.
         if not np.abs(beta).max(initial=0.0) < OVERFLOW:
             return np.full_like(beta, np.nan)
         force = self.force(beta)
@@ -196,6 +197,7 @@ class MirrorFlow(StiffFlow):
             return None
         root = np.sqrt(self.coordinates.slope(state)[chosen])
         block = self.hessian.matrix[np.ix_(chosen, chosen)]
+        # `eigh` reads one triangle: a block that is symmetric but for round-off is averaged with its transpose first.
         values, vectors = np.linalg.eigh(root[:, None] * (block + block.T) / 2 * root)
         push = vectors.T @ (root * force[chosen])
         flat = np.abs(values) <= FLAT * np.abs(values).max()

@@ -187,11 +187,13 @@ def solve(
     step = first_step(field, start, args, now, span) if span > 0 else 1.0
     with bar(title, max(span, 1e-300)) as progress:
         for block in _blocks(times):
+            # A shorter last block would compile a program of its own: it repeats its last time, which costs no step.
             padded = np.concatenate([block, np.full(BLOCK - len(block), block[-1])])
             ts, saved, end, last, codes, stats = _advance(
                 field, watch, halt, solver, state, args, jnp.asarray(padded), jnp.asarray(now), jnp.asarray(step),
                 jnp.asarray(rtol), jnp.asarray(atol), max_steps,
             )  # fmt: skip
+            # Instants that the solver did not reach are infinite in `ts`.
             good = _good_rows(ts, saved, len(block))
             kept_times.append(np.asarray(ts)[:good])
             kept.append(jax.tree.map(lambda leaf, n=good: np.asarray(leaf[:n]), saved))
@@ -282,6 +284,7 @@ def _status(
     halted, spent, failed = (bool(code) for code in codes)
     if halted:
         return Status(Ending.STOPPED, HALTED)
+    # diffrax counts the steps of one block only, so the total over all blocks is compared here.
     if spent or steps >= max_steps:
         return Status(Ending.STOPPED, f"{steps} solver steps taken by time {now:.6g}")
     return FINISHED if whole and not failed else Status(Ending.DIVERGED, f"near time {seen:.6g}")

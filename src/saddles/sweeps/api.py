@@ -139,6 +139,8 @@ def run_plan(
     """Compute what is missing of a plan, or of the sweep that was started in `folder`."""
     place = planned_folder(plan, folder, out)
     if plan is not None:
+        # Missing data are reported before the first cell, not after hours; each set of settings is checked once, for
+        # all of its seeds.
         for settings in {str(cell.changes): plan.cell_settings(cell) for cell in plan.grid.cells()}.values():
             require_data(plan.experiment.data(settings))
     if folder is None and out is None and (place / "sweep.json").exists():

@@ -251,7 +251,7 @@ class Arrays:
         ends = {p: [slice(sizes.get(dim.removeprefix("inner_"))) for dim in dims] for p, sizes in done.items()}
         had = {place: (dims, stored[tuple(row)]) for place, row in ends.items()}
         self._write_batch(f"own_{name}", had)
-        self._arrays[name].attrs["shared"] = 0
+        self._arrays[name].attrs["shared"] = 0  # its copies are whole: `_repair` keeps them from here on
         self._drop(name)
 
     def _grow(self, dim: str, size: int) -> None:

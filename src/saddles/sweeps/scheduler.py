@@ -48,6 +48,7 @@ class JobQueue:
         # Groups are no wider than an equal share, so that every slot gets work.
         self._width = max(1, min(GROUP, -(-len(task.jobs) // slots)))
         keys = {job.number: group_key(task.experiment, job) for job in task.jobs} if task.experiment.together else {}
+        # Backwards, so that the smallest number of each group is the one that stays: groups are sorted by it.
         first = {key: number for number, key in reversed(keys.items())}
         self._jobs = deque(sorted(task.jobs, key=lambda job: (first.get(keys.get(job.number, ""), 0), job.number)))
         self._keys, self._alone, self._pace = keys, deque[Job](), 0.0
@@ -134,6 +135,7 @@ class Scheduler:
             self._queue.put_back(task.jobs)
             return
         self._deaths[job.number] += 1
+        # It would overrun again, so it is not tried again.
         if isinstance(reason, TaskOverrunError):
             self._arrived.append(Outcome(job.number, 0.0, error=str(reason)))
         elif self._deaths[job.number] < DEATHS:
@@ -170,5 +172,6 @@ class Scheduler:
         try:
             self._commit()
         except SaddlesError:
+            # Ctrl-C needs no explanation; a disk that takes no more does.
             if isinstance(error, KeyboardInterrupt):
                 raise

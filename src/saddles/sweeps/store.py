@@ -130,7 +130,7 @@ def read_rows(folder: Path, cells: int) -> dict[int, CellRow]:
     for k, row in enumerate(rows, start=1):
         check_types(row["sizes"], dict.fromkeys(row["sizes"], int), f"{file}, line {k}", hint)
         if not 0 <= row["cell"] < cells or row["status"] not in (Ending.FINISHED, Ending.FAILED):
-            raise SaddlesError(f"{file}, line {k} is not of a cell of this sweep. {hint}.")
+            raise SaddlesError(f"{file}, line {k} does not belong to a cell of this sweep. {hint}.")
     return {row["cell"]: cast(CellRow, row) for row in rows}
 
 
@@ -152,11 +152,14 @@ class Store:
         refuse_links(self.folder, "the folder of a sweep")
         with ExitStack() as undo, self._writing():
             undo.enter_context(hold(self.folder))
+            # Before the lines are read: a torn last line would be joined to the next one that is added.
             _cut_torn_line(self.folder / "cells.jsonl")
             self.rows = read_rows(self.folder, len(self.cells))
             store = self.folder / "trajectory.zarr"
             if not (store / CHECKSUMS).exists():  # a sweep of an older version: as it is now
                 seal(store)
+            # Looked at before the arrays are opened for writing, while checksums and files are those of the last
+            # process.
             bad = damaged(store)
             self._arrays = self._open(store, bad)
             undo.callback(self._arrays.close)
@@ -295,6 +298,7 @@ class Store:
     def _publish(self, cells: Sequence[Cell]) -> None:
         places = [cell.place for cell in cells]
         self._arrays.mark(SECONDS, self._seconds, places)
+        # `cell_done` last: where a reader sees it, everything else of the cell is there.
         self._arrays.mark(DONE, self._done, places)
 
 
@@ -308,6 +312,7 @@ def _append(file: Path, rows: Sequence[CellRow]) -> None:
             lines.flush()
             os.fsync(lines.fileno())
     except OSError:
+        # A part of a line must not stay, or the next lines would be joined to it.
         os.truncate(file, before)
         raise
 

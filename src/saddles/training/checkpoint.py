@@ -82,7 +82,10 @@ class Checkpoint:
         if self.file is None or not self.file.exists():
             return History()
         with _explain_misfit(self.file):
+            # To the CPU first: the checkpoint may come from another device, and `load_state_dict` copies to where the
+            # model is.
             stored = torch.load(self.file, map_location="cpu", weights_only=True)
+            # Before anything is loaded, so that a refused checkpoint leaves model and optimiser as they are.
             if stored.pop("run") != self.run:
                 raise ValueError("it belongs to another run")
             for name, state in stored.pop("state").items():

@@ -38,6 +38,7 @@ class Replay:
         fresh: Callable[[], Sequence[Tensor]] = tuple,
     ) -> None:
         self.inputs = [example.clone() for example in examples]
+        # Warm-ups and capture really take steps: what they change is put back, also after a capture that failed.
         before = [value.detach().clone() for value in kept]
         known = {id(value) for value in kept}
         try:

@@ -36,9 +36,11 @@ def run_grid(name: str, grid: Grid, context: Context, train: Train) -> list[Traj
     for setting, seed in itertools.product(settings, seeds):
         # All digits: settings that differ in the seventh one must not share a part.
         label = f"{axis}-{str(setting).removesuffix('.0')}-seed-{seed}"
+        # All processes work with the folder of the first one, which is the one that writes.
         folder = processes.agreed(context.folder(label))
         title = f"{name}, run {len(runs) + 1} of {len(settings) * len(seeds)}"
         runs.append(context.part(label, partial(train, setting, int(seed), folder, title)))
+        # The finished part is stored by now, so that the checkpoint of the run in progress is no longer needed.
         if folder is not None and processes.rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)
     return runs

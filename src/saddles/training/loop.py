@@ -72,6 +72,7 @@ class Loop:
             while history.step < self.steps:
                 history.add(self.step(history.step))
                 progress.reach(history.step)
+                # Reading the losses waits for the device: it is done at measurements alone.
                 if history.step in self.measured:
                     if not self._measure(history):
                         return Status(
@@ -80,6 +81,7 @@ class Loop:
                     if time.monotonic() - stored > self.store_every:
                         self._store(history)
                         stored = time.monotonic()
+                    # Not after the last step: a run that is complete has finished, however long it took.
                     if self._spent(began) and history.step < self.steps:
                         self._store(history)
                         return Status(Ending.STOPPED, f"the time was up at step {history.step} of {self.steps}")
@@ -95,6 +97,7 @@ class Loop:
         """Read the losses and look at the model; False where a loss is not finite."""
         assert history.sums is not None
         means = (processes.averaged(history.sums) / history.since).reshape(-1).tolist()
+        # Before the check: the losses that are not finite belong to what a diverged run has seen.
         history.losses[history.step] = means
         history.sums.zero_()
         history.since = 0

@@ -63,6 +63,7 @@ def without_exchange(model: nn.Module) -> contextlib.AbstractContextManager[None
 def averaged(value: Tensor) -> Tensor:
     """The mean of numbers over the processes."""
     if _joined():
+        # `all_reduce` writes into its argument, which is the caller's running sum.
         value = value.clone()
         dist.all_reduce(value)
         value = value / count()

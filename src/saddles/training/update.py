@@ -42,6 +42,7 @@ class Update:
         for part in range(self.parts):
             with contextlib.nullcontext() if part == self.parts - 1 else self.apart():
                 with mixed_precision(self.device, cached=False):
+                    # Gradients add up over the parts: each counts as its share of the mean.
                     losses = self.losses(*tensors[part * each : (part + 1) * each]) / self.parts
                 losses.sum().backward()
             total = total + losses.detach()

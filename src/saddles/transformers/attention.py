@@ -52,6 +52,7 @@ def attend(parts: Tensor) -> Tensor:
 @torch.library.custom_op("saddles::attend_forwards", mutates_args=())
 def attend_forwards(parts: Tensor) -> tuple[Tensor, Tensor]:
     """The result of `attend`, and log Σ exp(q·k / √d_h) of every query: (sample, head, token)."""
+    # Tiles are cut out of a dense view of (row, column).
     parts = parts.contiguous()
     samples, tokens, _, heads, width = parts.shape
     out, sums = parts.new_empty(samples, tokens, heads, width), _sums(parts)

@@ -56,6 +56,7 @@ def forwards(
     sample, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     inner: tl.constexpr = heads * width
     token, query = sample * (patches + 1), head * width
+    # In 64 bits: the numbers of a large batch are more than 2³¹.
     parts += token.to(tl.int64) * 3 * inner + query
     rows, columns = tl.arange(0, TILE)[:, None], tl.arange(0, width)[None, :]
     tokens = tl.load(parts + rows * inner + columns, mask=rows < 3, other=0.0)
@@ -63,8 +64,11 @@ def forwards(
     q, k = tiles.load([token + 1, query]), tiles.load([token + 1, query + inner])
     v = tiles.load([token + 1, query + 2 * inner])
 
+    # Logits. Of the patches' queries: s with the patches' keys, s_c with the class token's. Of the class token's query:
+    # r with the patches' keys, r_c with its own.
     s, s_c = tl.dot(q, k.T) * scale, _products(q, tokens, KEY) * scale
     r, r_c = _products(k, tokens, QUERY) * scale, tl.sum(q_c * k_c, 0) * scale
+    # The largest logit of each query is taken off before the exponential, which then cannot overflow.
     top, top_c = tl.maximum(tl.max(s, 1), s_c), tl.maximum(tl.max(r, 0), r_c)
     p, p_c, r, r_c = tl.exp(s - top[:, None]), tl.exp(s_c - top), tl.exp(r - top_c), tl.exp(r_c - top_c)
     total, total_c = tl.sum(p, 1) + p_c, tl.sum(r, 0) + r_c
@@ -99,10 +103,12 @@ def backwards(
     q, k = tiles.load([token + 1, query]), tiles.load([token + 1, query + inner])
     v, do = tiles.load([token + 1, query + 2 * inner]), slope_tiles.load([token + 1, query])
 
+    # The forward pass kept the logarithm of each softmax's sum: shares are made again from it, already normalised.
     p = tl.exp(tl.dot(q, k.T) * scale - sum[:, None])
     p_c = tl.exp(_products(q, tokens, KEY) * scale - sum)
     r, r_c = tl.exp(_products(k, tokens, QUERY) * scale - sum_c), tl.exp(tl.sum(q_c * k_c, 0) * scale - sum_c)
     dp, dp_c = tl.dot(do, v.T), _products(do, tokens, VALUE)
+    # Backwards through the softmax: ds = p (dp − Σ p dp), the sum over all keys of a query.
     mean = tl.sum(p * dp, 1) + p_c * dp_c
     ds, ds_c = (p * (dp - mean[:, None]) * scale).to(v.dtype), p_c * (dp_c - mean) * scale
     dr, dr_c = _products(v, tokens, SLOPE), tl.sum(v_c * do_c, 0)

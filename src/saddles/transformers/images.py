@@ -154,7 +154,7 @@ def _binary(file: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
     """The official binary version: a row is one label byte (CIFAR-100: coarse, fine) and 3,072 pixels."""
     raw = read(file, lambda: np.fromfile(file, np.uint8), INSTEAD)
     if not len(raw) or len(raw) % (3072 + labels):
-        raise damaged(file, f"its {len(raw)} bytes are no whole number of rows")
+        raise damaged(file, f"its {len(raw)} bytes are not a whole number of rows")
     rows = raw.reshape(-1, 3072 + labels)
     pictures = rows[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(pictures), rows[:, labels - 1].astype(np.int64)

@@ -7,8 +7,8 @@ two descents.
 
 Claims and their thresholds: of the runs with four layers a larger share has it than of those with one layer, in low
 dimension; and of those with three or four layers a larger share in low dimension than in the higher one. With 48 runs
-each, two shares differ by chance by up to 0.2 (two standard deviations of a difference, 2√(½/48)); so much is required.
-The null is what runs with their labels exchanged at random reach, the luckiest 5 %.
+each, two shares differ by chance by up to 0.2 (two standard deviations of a difference, 2√(½/48)); that much is
+required. The null is what runs with their labels exchanged at random reach, the luckiest 5 %.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ authors' public script ends at paper time 100, gradient time 50, and integrates 
 Claims and their thresholds:
 
 - *Failure.* w_11 is below ½ at the horizon and the two others above it: required of nine starts in ten (pivots
-  of a random start vary). Judged at each of the three readings: by which horizon one means, the claim holds or fails.
+  of a random start vary). Judged at each of the three readings, for it depends on the horizon whether the claim holds.
 - *Beyond the paper.* With d' = 3 every start learns concept 1 in the end; with d' = 2 (rank-deficient), the null, it
   never does.
 

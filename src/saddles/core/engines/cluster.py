@@ -74,10 +74,12 @@ class Cluster(Engine[Answer]):
         except BaseException:
             self._client.close()
             raise
+        # One worker that offers GPUs is enough: tasks then wait for such workers and leave the others alone.
         self._resources = GPU if any(offer.get("GPU", 0) >= 1 for offer in offers) else {}
         self._looked, self._slots = 0.0, 1
         self._alone_since: float | None = None
         self._arrived: queue.SimpleQueue[tuple[DaskFuture, Task[Answer], Future[list[Answer]]]] = queue.SimpleQueue()
+        # A daemon, because nobody can wake it from a fetch that hangs, and Python must be able to end.
         threading.Thread(target=self._deliver_all, daemon=True).start()
 
     @property
@@ -128,6 +130,8 @@ class Cluster(Engine[Answer]):
             self._deliver(*self._arrived.get())
 
     def _send(self, task: Task[Answer]) -> DaskFuture:
+        # None leaves the choice to Dask; a list also keeps a task from workers that join later, so it is made only
+        # where it must be.
         good = [address for address in self._workers() if address not in self._refused] if self._refused else None
         if good == []:
             raise EngineError(f"No worker of {self._address} is left that has the versions of this process.")

@@ -65,6 +65,7 @@ class Embedded(Engine[Answer]):
 
     def close(self) -> None:
         """Kill the workers."""
+        # First of all: a thread that is starting a worker just now sees it and kills that worker itself (`_start`).
         self._closed = True
         for worker in list(self._workers):
             worker.kill()
@@ -136,6 +137,8 @@ class Embedded(Engine[Answer]):
                 return worker
             except WorkerLostError as error:
                 self._forget(worker)
+                # Ready once and dead now: the task is lost, and may be sent again. Dead before it was ready: the next
+                # one may start.
                 if error.started:
                     raise TaskLostError(f"its process ended with code {error.code}") from error
                 if attempt == STARTS or self._closed:
@@ -145,12 +148,17 @@ class Embedded(Engine[Answer]):
         raise AssertionError("unreachable")
 
     def _forget(self, worker: Worker[Task[Answer], list[Answer] | Refusal]) -> None:
-        self._mine.__dict__.clear()
+        # Of this thread alone: the next task starts a new worker, and its memory and cells are counted from the
+        # beginning. The thread keeps its number, or two workers might share a GPU while another one idles.
+        for name in ("worker", "first", "cells"):
+            self._mine.__dict__.pop(name, None)
         self._workers.discard(worker)
 
     def _start(self) -> Worker[Task[Answer], list[Answer] | Refusal]:
+        if not hasattr(self._mine, "number"):
+            self._mine.number = next(self._numbers)
         worker: Worker[Task[Answer], list[Answer] | Refusal] = Worker(
-            task_computer, None, environment=self._environment(next(self._numbers))
+            task_computer, None, environment=self._environment(self._mine.number)
         )
         self._workers.add(worker)
         if self._closed:  # `close` ran meanwhile and has not seen this worker
@@ -164,7 +172,7 @@ class Embedded(Engine[Answer]):
 
 
 def memory_of(pid: int) -> int | None:
-    """Bytes of memory that a process occupies; None where that is not to be had."""
+    """Bytes of memory that a process occupies; None where that cannot be known."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
@@ -184,5 +192,6 @@ def gpus() -> list[str]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name and name != "-1"]
+    # Asked of the system's files: no library is loaded for it, and no GPU gets a context of this process.
     driver = Path("/proc/driver/nvidia/gpus")
     return [str(k) for k in range(len(list(driver.iterdir())))] if driver.is_dir() else []

@@ -22,7 +22,7 @@ N = TypeVar("N")
 
 
 def log_alpha(decades: float) -> float:
-    """Log α of α = 10^(−decades)."""
+    """The natural logarithm of α = 10^(−decades)."""
     return -float(decades) * float(np.log(10))
 
 
@@ -52,6 +52,8 @@ def compare_stages(
     the stage does not agree.
     """
     limit = predict(model, task, diagonal.Incremental(count + 1))
+    # The prediction has one stage more than is compared; runs end a little after it, so that a late stage is still
+    # seen.
     end = 1.05 * float(limit["stage_time"][-1])
     rows = [_at_one_scale(model, task, seed, min(count, limit.sizes["stage"]), d, limit, end) for d in decades]
     variables = {
@@ -73,6 +75,7 @@ def _at_one_scale(
     result["gap"] = limit["stage_gap"].values[:count] / allowed
     result["margin"] = limit["stage_margin"].values[:count] / allowed
     times = limit["stage_time"].values
+    # Half-way between two predicted stages: a flow's activation belongs to the nearer one.
     edges = np.concatenate([[0.0], (times[1:] + times[:-1]) / 2, [np.inf]])
     result["risen"] = np.histogram(seen["unit_time"].values, edges)[0][:count].astype(float)
     names = ("stage_coordinate", "stage_sign")

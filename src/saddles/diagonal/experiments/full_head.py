@@ -1,13 +1,13 @@
 """Figure 2 d–f of the paper's first version: a head with full matrices, beyond the theory.
 
-Claims and their thresholds: "learned incrementally" is read as one singular value at a time: how far is the next
-smaller one of the same matrix, of its own end, when one reaches half of its end? Counted among those that end above a
-tenth of the largest (smaller ones have not finished). Values that rise together would show ½, the null; learning one
-at a time belongs to the limit α → 0, so that
+Claims and their thresholds: "learned incrementally" is read as one singular value at a time. When one value reaches
+half of its end, how far has the next smaller one of the same matrix come, as a share of its own end? That share is the
+overlap. Only values that end above a tenth of the largest count (smaller ones have not finished). Values that rise
+together would show ½, the null; learning one at a time belongs to the limit α → 0, so that
 
 - at the smallest α the overlap is at most ¼, half of the null;
 - it falls with α, in every seed, for every two neighbours that have ended at both α. Not the largest overlap: at a
-  smaller α more values end within the same rescaled time, and a pair that is new there is no rise of an old one.
+  smaller α more values end within the same rescaled time, and a new pair there does not mean that an old one rose.
   An overlap below the rounding of the computation counts as that: singular values of d × d matrices are known to
   d ε of the largest, and the end that one is divided by is at least a tenth of it, which makes 10 d ε.
 """

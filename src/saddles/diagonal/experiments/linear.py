@@ -49,6 +49,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
     seeds = context.seeds(settings.seeds)
     model = diagonal.LinearDiagonal(settings.dim, log_alpha=log_alpha(settings.decades))
     tasks = [design(settings.dim, settings.samples, settings.factors, seed) for seed in seeds]
+    # Each design has the next one for its null.
     facts = [_facts(model, task, other) for task, other in zip(tasks, [*tasks[1:], tasks[0]], strict=True)]
     predicted = predict(model, tasks[0], diagonal.Incremental())
     first, last = (float(predicted["stage_time"][i]) for i in (0, -1))

@@ -87,6 +87,7 @@ def perturbed_runs(settings: Settings, seed: int, noise: float, at_activation: b
     base = simulate(model, task, diagonal.Flow(), times=chosen, seed=seed)
     clock = np.linspace(0.0, settings.epochs, settings.points)
     sgd = diagonal.Descent(RATE, int(np.ceil(settings.epochs / RATE)), min(BATCH, settings.samples))
+    # Two generators of one seed for each start: the flow and SGD are perturbed by the same noise.
     again = [[np.random.default_rng([seed, 45, number]) for number in range(len(chosen))] for _ in range(2)]
     apart = partial(diagonal.perturbed_flows, model, task, clock=clock, noise=noise, seed=seed)
     pairs = [apart(row, draw=draw) for row, draw in zip(base["log_scale"].values, again[0], strict=True)]

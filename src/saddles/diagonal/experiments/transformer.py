@@ -110,6 +110,7 @@ def _tie(
     predicted = predict(model, task, diagonal.Incremental(1))
     tied = predicted["stage_coordinate"].values
     flat = diagonal.check_assumptions(model, task, predicted, trials=0).about("4.4").checks[0].value
+    # A little beyond the tie, so that heads that rise late are still seen.
     end = 1.1 * float(predicted["stage_time"][0])
     apart, risen, allowed = [], [], []
     for decade in decades:

@@ -53,8 +53,8 @@ class Settings:
     rate: Annotated[float, "learning rate"] = 1e-3
     images: Annotated[int, "images per class in the training set"] = 2048
     evaluations: Annotated[int, "evaluations, equally spaced in the square root of the step"] = 60
-    every: Annotated[int, "steps between further evaluations, 0 for none"] = 0
-    until: Annotated[int, "the last step of those"] = 2000
+    every: Annotated[int, "steps between further evaluations; 0 for none"] = 0
+    until: Annotated[int, "the last step of the further evaluations"] = 2000
     shown: Annotated[int, "images per class at an evaluation"] = 32
     sampling: Annotated[int, "steps of the sampler"] = 100
     seeds: Annotated[int, "independent runs behind each claim"] = 5

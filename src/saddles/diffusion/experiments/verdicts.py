@@ -6,7 +6,7 @@ images are noise, on which a classifier may say anything, so a first crossing me
 Thresholds:
 
 - *Order.* At the weakest colour signal size is learned first, at the strongest colour: a ratio of times of at most 1,
-  in every seed. One that is not learned within the run counts as later than the end; two such are no order, and fail.
+  in every seed. One that is not learned within the run counts as later than the end; two such have no order, and fail.
   Null: the other end of the sweep, for an order that does not depend on the signal is the same at both.
 - *Speed.* Spearman's ρ between separation and the time of colour is at most −½, in every seed: with four
   separations that is some exchanges of neighbours, but not more. A colour that is not learned comes last. Null:

@@ -85,6 +85,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
 
 def _crossings(loss: np.ndarray, levels: np.ndarray) -> np.ndarray:
     clock = np.linspace(0, 1, len(loss))
+    # Interpolation needs a rising abscissa: the smallest loss so far, with its sign changed.
     return np.interp(-levels, -np.minimum.accumulate(loss), clock)
 
 

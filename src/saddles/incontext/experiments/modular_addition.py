@@ -53,7 +53,7 @@ class Settings:
     seeds: Annotated[int, "independent encodings and initial weights"]
     scale: Annotated[float, "size of the start"] = 0.02
     ratio: Annotated[float, "ratio of neighbouring amplitudes of the encoding"] = 0.7
-    length: Annotated[float, "gradient time of a run times the start"] = 35.0
+    length: Annotated[float, "length of a run: gradient time times the size of the start"] = 35.0
     rate: Annotated[float, "learning rate"] = 0.03
 
 

@@ -70,6 +70,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
 def learned(strength: np.ndarray, clock: np.ndarray, task: "incontext.Regression") -> np.ndarray:
     """When uᵀMu first reaches half of uᵀM*u, for each eigenvector u; NaN for never."""
     half = np.diag(task.frame[1].T @ task.target @ task.frame[1]) / 2
+    # The largest so far: interpolation needs a rising abscissa, and this reads the first passage.
     grown = np.maximum.accumulate(strength, axis=0)
     return np.array([np.interp(level, grown[:, k], clock, right=np.nan) for k, level in enumerate(half)])
 

@@ -85,6 +85,7 @@ def _one(settings: Settings, scale: float, seed: int) -> dict[str, np.ndarray | 
     soft = train(incontext.Softmax(separate), method=descent(LONG / scale))
     flat = train(incontext.Softmax(merged), method=descent(MERGED_LONG))
     linear = train(separate, method=descent(LONG / scale), keep=["weights"])
+    # What `Softmax` calls learned is λuᵀMu for linear attention.
     linear["learned"] = linear["strength"] * linear["eigenvalue"]
     best = np.diag(task.target) * task.frame[0]
     ours, theirs, null = (between(one, best) for one in (soft, linear, flat))
@@ -138,6 +139,7 @@ def claims(trajectory: Trajectory, size: str) -> list[Claim]:
     """Judge the pause, its loss, the values, and how the wait grows."""
     judge, level = partial(check, paper=PAPER, where="beyond it: softmax", size=size), float(trajectory["plateau"][1])
     ends = trajectory.isel(start=[0, -1])
+    # Against log(1/s), hence the sign.
     exponent, linear = (-slope(np.log(ends["start"]), np.log(ends[name])) for name in ("wait", "linear_wait"))
     return [
         judge(

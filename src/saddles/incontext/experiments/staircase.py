@@ -107,6 +107,7 @@ def _one(settings: Settings, seed: int) -> dict[str, np.ndarray]:
 def _first_below(flow: Trajectory, levels: np.ndarray) -> np.ndarray:
     """When the loss first falls below each level."""
     lowest = np.minimum.accumulate(flow["loss"].values)
+    # Interpolation needs a rising abscissa: the smallest loss so far, with its sign changed.
     return np.interp(-levels, -lowest, flow["time"].values)
 
 

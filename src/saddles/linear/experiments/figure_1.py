@@ -189,9 +189,11 @@ def _speed_up(values: np.ndarray, threshold: float) -> float:
     """Speed at 2σ²w over speed at σ²w/2, by interpolating the time of four levels."""
     steps = np.arange(len(values), dtype=float)
     rising = np.maximum.accumulate(values)
+    # A fifth below and above σ²w/2 and 2σ²w.
     levels = threshold * np.array([0.4, 0.6, 1.6, 2.4])
     if rising[0] > levels[0] or rising[-1] < levels[-1]:
         return np.nan
+    # The small slope makes flat stretches rise, which interpolation needs.
     at = np.interp(levels, rising + 1e-12 * steps, steps)
     return float((levels[3] - levels[2]) / (at[3] - at[2]) / ((levels[1] - levels[0]) / (at[1] - at[0])))
 

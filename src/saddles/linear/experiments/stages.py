@@ -91,6 +91,7 @@ def _one(settings: Settings, dim: int, seed: int, smaller: float = 1.0) -> Traje
     unit = dim * np.log(dim) / CLOCK
     pace = np.sqrt(dim) / 4  # T₁ = O(d): some 4 √d steps
     steps = int(np.ceil(end * unit / pace))
+    # One stride more than `end` is run, so that the last instant lies between two saved ones.
     stride = max(1, steps // settings.instants)
     run = simulate(
         model, task, linear.GradientDescent(pace, steps + stride, stride), seed=seed, keep=("matrix",),
@@ -111,6 +112,7 @@ def _one(settings: Settings, dim: int, seed: int, smaller: float = 1.0) -> Traje
 
 def _first(levels: np.ndarray, level: float, clock: np.ndarray) -> np.ndarray:
     """When each column of `levels` (time, seed) first reaches a level, linear between instants; NaN for never."""
+    # The largest so far: interpolation needs a rising abscissa, and this reads the first passage.
     return np.array([np.interp(level, np.maximum.accumulate(one), clock, right=np.nan) for one in levels.T])
 
 

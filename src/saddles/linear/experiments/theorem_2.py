@@ -118,6 +118,8 @@ def _both(dim: int, seed: int, spectrum: Sequence[float], clock: np.ndarray) -> 
     unit, rate = dim * np.log(dim), np.sqrt(dim) / 2
     for gammas in REGIMES.values():
         model = network(dim, *gammas)
+        # η ∝ √d, but in the lazy regime no more than an eighth of d²/σ²w, at which a step halves the error (1 − 4/c in
+        # `scaling.rate`); from a half on descent diverges.
         pace = min(rate, dim**2 / (8 * model.threshold))
         steps = int(np.ceil(clock[-1] * unit / pace))
         stride = max(1, steps // 400)

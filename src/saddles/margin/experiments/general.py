@@ -54,7 +54,7 @@ class Settings(Draws):
 
     scale: Annotated[float, "standard deviation of the entries of K and Q at the start"]
     large: Annotated[tuple[float, ...], "the same in the arms with a large start"]
-    trials: Annotated[int, "instances of each other arm"]
+    trials: Annotated[int, "instances of each of the other arms"]
 
 
 def run(settings: Settings, context: Context) -> Trajectory:

@@ -57,6 +57,7 @@ def _instance(settings: ScaledDraws, grid: Grid, seed: int) -> xr.Dataset:
         | {f"null_{name}": ("time", null[name]) for name in ("kkt_slackness", "certified_gap")}
     )
     there = np.abs(best.solution)[_support(best.solution)]
+    # D of the module's docstring, from the solution and ω₀ alone.
     level = float(np.abs(np.log(2 * there / settings.scale**2)).max())
     return piece(on_norms(flow, grid, NAMES), {"optimum": best.objective, "level": level}, grid)
 

@@ -64,6 +64,7 @@ def on_norms(run: Trajectory, grid: Grid, names: Sequence[str]) -> dict[str, Gri
     NaN beyond the run's last norm; a norm that dips is read at its last passage.
     """
     norm = np.log10(np.maximum(run["frobenius_norm"].values, 1e-300))  # a run may start at norm 0
+    # From the end backwards the smallest norm so far: it rises, as interpolation needs, and meets the last passage.
     climb = np.minimum.accumulate(norm[::-1])[::-1]
     inside = grid <= climb[-1] + 1e-6  # a run ends within 1e-6 of its norm
     return {name: np.where(inside, np.interp(grid, climb, run[name].values), np.nan) for name in names}

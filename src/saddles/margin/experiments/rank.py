@@ -14,7 +14,7 @@ does not separate counts as infinitely far.
 Nulls: for d_e = 1 another local optimum, the median over all signs; for d_e = 2 the optimum of rank 1; for the local
 optimum a W = kqᵀ that only separates, with the signs of qᵀz_i that the flow ends with, over the local optimum next to
 it: what a limit without any bias among the separating ones would give; under Assumption 4 the direction of the first
-step from a small start, Σ (x_opt − x_l)zᵀ over all constraints. (Cut to rank 1 the first step is no null: one q must
+step from a small start, Σ (x_opt − x_l)zᵀ over all constraints. (Cut to rank 1 the first step is not a null: one q must
 have the right sign in every sequence, and it hardly ever separates.)
 """
 

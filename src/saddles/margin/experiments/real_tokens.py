@@ -3,8 +3,8 @@
 Real scores satisfy neither Assumption 2 nor 3, so a flow may settle on a token that is not optimal; such runs are
 counted and left out of the comparison. Claims, on runs that separate: the expectations of section 4.2, smaller nuclear
 norm of K and Q apart and smaller Frobenius norm of one joint matrix, in nine of ten; the ℓ1 norm of the diagonal layer
-is below that of the ℓ2 max-margin solution, the bias of one trained β, in nine of ten (where the ℓ1 bias is there at
-all it must beat the other bias). Nulls: a half of the comparisons, which two parametrisations without a difference
+is below that of the ℓ2 max-margin solution, the bias of one trained β, in nine of ten (wherever there is an ℓ1 bias
+at all, it must beat the other one). Nulls: a half of the comparisons, which two parametrisations without a difference
 give; for the diagonal layer the same comparison at the first norm, before the direction has turned.
 """
 
@@ -38,7 +38,7 @@ class Settings(Draws):
     """Settings of real-tokens."""
 
     text: Annotated[str, "data set whose words are the tokens"]
-    words: Annotated[int, "words that are read of it"]
+    words: Annotated[int, "how many of its words are read"]
     vocabulary: Annotated[int, "most frequent words that get a vector"]
     scale: Annotated[float, "standard deviation of the entries of K and Q at the start"]
     omega: Annotated[float, "initial scale ω₀ of the diagonal layer"]

@@ -10,7 +10,8 @@ Thresholds, set before the runs:
   judged is memory over the relative change of the factors, at the end and in the median over heads: SGD's is at most
   a third of Adam's.
 - A lazy head has linearity 0 and nothing outside its start's spans. Trained heads are to be more active than a change
-  of the same entries in random order: median linearity at least 1.2 times that one's.
+  of the same entries in random order: median linearity at least 1.2 times that of the
+  permuted change.
 - Does the rank of ΔKQ fall before it rises, as seen in Adam runs of large models? Smallest stable rank over that of the
   first step at most 0.8, in the median over heads.
 """

@@ -1,8 +1,8 @@
 """What gradient flow keeps of an attention head, under steps of finite size: SGD and Adam, over rates, with biases.
 
 C = W_KᵀW_K − W_QᵀW_Q is kept by gradient flow. A step of size η moves it by η²(g_Kᵀg_K − g_Qᵀg_Q), so over a fixed
-gradient time SGD's drift is proportional to η; Adam's steps are no gradient steps and have no such law. Biases of keys
-and queries carry a part of C, so without them the drift does not go to 0.
+gradient time SGD's drift is proportional to η; Adam's steps do not follow the gradient and have no such law. Biases of
+keys and queries carry a part of C, so without them the drift does not go to 0.
 
 The largest rate of SGD must be near the flow. With 0.02 smaller rates learn more in the same time, so that the runs
 that are compared are not one flow, and exponents were 0.5 to 0.7; with 0.2 the drift even falls with the rate. 0.005

@@ -56,9 +56,9 @@ class Settings:
     patches: Annotated[int, "patches along a side of an image"]
     samples: Annotated[int, "training images", Within(2, LARGEST)]
     tests: Annotated[int, "unseen images"]
-    steps: Annotated[int, "at most so many steps of descent"]
+    steps: Annotated[int, "most steps of descent"]
     seeds: Annotated[int, "independent starts and draws of images"]
-    until: Annotated[float, "loss at which training ends, over the first one"] = 0.2
+    until: Annotated[float, "loss at which training ends, relative to the first one"] = 0.2
     lowest: Annotated[float, "smallest scale, over PyTorch's default"] = 0.25
     highest: Annotated[float, "largest scale"] = 4.0
 

@@ -61,6 +61,7 @@ def _try_adapters(shapes: Shapes, config: Config, counts: Mapping[str, int]) -> 
     for adapter in adapters():
         for block in adapter(shapes, config, counts):
             if isinstance(block, Refused):
+                # The reason of the first adapter is kept; a later one may still understand the block.
                 refused.setdefault(block.name, block.reason)
             elif why := mixed(block, shapes):
                 refused[block.name] = why

@@ -81,6 +81,7 @@ class ForwardTap(TorchDispatchMode):
         if found is None:
             return False
         name, row = found
+        # Row 0 begins a new use of the matrix: what parts of it saw in an earlier call is forgotten.
         if row == 0:
             self._inputs[name] = {}
         self._inputs.setdefault(name, {})[row] = given.detach().reshape(-1, given.shape[-1])

@@ -100,6 +100,7 @@ def lora_extract(
         parts: a folder that keeps each module's factors as they are finished: the same call resumes.
     """
     folder = Path(out)
+    # Before hours of work, not after them.
     refuse_existing(folder)
     if dtype not in TYPES:
         raise SaddlesError.must_be("dtype", f"one of {', '.join(TYPES)}", dtype)

@@ -77,6 +77,7 @@ def allocate_with_fees(
     for slope, owner, first, last, price in pieces:
         above += slope * min(price, room)
         room -= min(price, room)
+        # A piece of a hull is of use only behind the pieces before it of the same module.
         if ranks[owner] == first and price <= left:
             ranks[owner], left = last, left - price
     # What is left buys single ranks of modules that already paid their fee.

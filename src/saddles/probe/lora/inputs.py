@@ -51,6 +51,7 @@ class Inputs:
             sums = {first: _Sum(self._width(first), self.device) for first in group}
             self._watch(self.run, {first: one.add for first, one in sums.items()})
             for first in group:
+                # Taken out of the dictionary, so that its memory is free again before the next one is divided.
                 mean = sums.pop(first).mean
                 for module in sharers[first]:
                     yield module, mean

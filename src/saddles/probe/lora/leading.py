@@ -58,5 +58,6 @@ def leading_split(change: Tensor, count: int) -> Split:
         basis @ left[:, :count].to(change.device),
         found,
         right[:count].to(change.device) @ other.T,
+        # Round-off may leave the difference of two nearly equal energies slightly below 0.
         max(energy - float(np.sum(found**2)), 0.0),
     )

@@ -19,9 +19,9 @@ from saddles.probe.weights.checkpoints import FLOATS, Weights
 HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
 """Modules that PEFT saves whole for a task, and expects in the file."""
 EMBEDDING = "an embedding"
-"""Why an embedding is no target."""
+"""Why an embedding is not a target."""
 IN_PROJ = "queries, keys and values of torch's MultiheadAttention"
-"""Why they are no target where their module is saved whole, or weighted by data."""
+"""Why they are not a target where their module is saved whole, or weighted by data."""
 CANDIDATES = 8
 """Names of one ending, and changes of prefix, that are tried: keeps the work linear in the number of tensors."""
 _LAYER = re.compile(r"\.\d+\.")
@@ -85,7 +85,7 @@ class Match:
         targets: what LoRA carries.
         others: the other tensors, with the reason why LoRA does not carry their change.
         fresh: modules that the base lacks, or that PEFT saves whole for the task: an adapter must bring them.
-        dropped: tensors that the tuned model lacks; they are no part of the change.
+        dropped: tensors that the tuned model lacks; they are not part of the change.
         skeleton: the model that the adapter is for.
         by_name: all tensors of the tuned model.
     """

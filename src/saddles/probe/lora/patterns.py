@@ -22,7 +22,9 @@ def first_match(table: Mapping[str, object], module: str) -> object | None:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return value
         except (re.error, OverflowError, RecursionError) as error:
-            raise SaddlesError(f"{shown(pattern)} is no pattern of names ({error}). Save the adapter again.") from error
+            raise SaddlesError(
+                f"{shown(pattern)} is not a valid pattern of names ({error}). Save the adapter again."
+            ) from error
     return None
 
 

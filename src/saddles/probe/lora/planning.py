@@ -144,9 +144,9 @@ def _check(
     """Refuse arguments that have no meaning or exclude each other."""
     rule.check()
     if data is not None and leading is not None:
-        raise SaddlesError("`leading` and `data` exclude each other: weighted spectra are computed whole.")
+        raise SaddlesError("`leading` and `data` cannot be combined: weighted spectra are computed whole.")
     if data is not None and embeddings:
-        raise SaddlesError("`data` and `embeddings` exclude each other: the input of an embedding is no vector.")
+        raise SaddlesError("`data` and `embeddings` cannot be combined: the input of an embedding is not a vector.")
     if leading is not None and leading < 1:
         raise SaddlesError.must_be("leading", "at least 1", leading)
     if leading is not None and rule.energy == 1:

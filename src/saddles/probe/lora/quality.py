@@ -29,7 +29,7 @@ class Measured:
     Attributes:
         what: base, tuned, or the rank or rule of base + adapter.
         parameters: of the adapter.
-        value: the loss, or where the model is no causal language model KL(tuned ‖ model) per token.
+        value: the loss, or where the model is not a causal language model KL(tuned ‖ model) per token.
     """
 
     what: str

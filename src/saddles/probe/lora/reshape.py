@@ -110,7 +110,7 @@ def lora_compress(
         adapter: a PEFT folder, or a .safetensors file with kohya's names.
         out: a folder, or for kohya's names a file; must not exist.
         energy, budget, max_rank, energy_per_module, round_to: as in `lora_plan`.
-        loss: the fewest ranks, with one threshold on σ, that lose at most so much against the adapter as it is.
+        loss: the fewest ranks, with one threshold on σ, that lose at most this much against the adapter as it is.
         evaluate: what the loss is measured on, as in `lora_plan`.
         base: the adapter's base, on which it runs; default: the folder that its config names.
 

@@ -73,6 +73,8 @@ class Sensitivities:
             if tensor.requires_grad:
                 rows = tensor.reshape(-1, tensor.shape[-1]).float()
                 self.labels += len(rows)
+                # Retained, because one output may hold several predictions (start and end of an answer) over the same
+                # graph.
                 rows.backward(self._scores(rows.detach()) if is_logits else self._noise(rows), retain_graph=True)
 
     def _scores(self, logits: Tensor) -> Tensor:

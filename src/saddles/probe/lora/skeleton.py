@@ -107,6 +107,7 @@ def _without_memory(model: torch.nn.Module) -> torch.nn.Module:
     """A copy of a live model whose tensors have no numbers, without compilation and DataParallel around its modules."""
     model = unwrapped(model)  # DistributedDataParallel cannot be copied without its tensors
     memo: dict[int, Any] = {}
+    # `deepcopy` takes what the memo holds for a copy already made: no weight is ever copied.
     for parameter in model.parameters():
         empty = torch.empty(
             tuple(getattr(parameter, "ds_shape", parameter.shape)), dtype=parameter.dtype, device="meta"

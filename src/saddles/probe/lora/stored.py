@@ -98,7 +98,7 @@ def _peft(place: str, tensors: dict[str, Tensor], config: dict[str, object]) -> 
     for key, word in _REFUSED.items():
         if config.get(key):
             raise SaddlesError(
-                f"{place} uses {word}, whose change is no product of two factors. Merge it into its base."
+                f"{place} uses {word}, whose change is not a product of two factors. Merge it into its base."
             )
     sides, others = _sides(tensors, _PEFT)
     embeddings = [name for name in others if "lora_embedding" in name or "lora_magnitude" in name]

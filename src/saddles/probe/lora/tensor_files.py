@@ -63,6 +63,7 @@ def write_tensors(stream: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
         header[name] |= {"shape": list(shape), "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    # safetensors begins its numbers at a multiple of 8 bytes, and fills the header up with blanks.
     text += b" " * (-len(text) % 8)
     stream.write(struct.pack("<Q", len(text)) + text)
     for name in names:

@@ -179,6 +179,7 @@ def _weighted(change: Tensor, moment: Tensor, rows: Tensor | None) -> _Weighted:
         rows = rows.to(change)
         scale = rows.clamp_min(LEAST * float(rows.mean())).sqrt()
     scaled = scale[:, None] * change
+    # A tall ΔW has no more left vectors than columns: they are found in the small triangle, and turned back by `basis`.
     basis, small = torch.linalg.qr(scaled) if change.shape[0] > change.shape[1] else (None, scaled)
     values, vectors = _directions(small, moment)
     left = vectors if basis is None else basis @ vectors

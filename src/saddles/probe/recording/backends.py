@@ -122,12 +122,14 @@ class ProcessBackend:
         modules: bool,
         workers: int,
     ) -> None:
+        # The reference first: `SharedMeasurer` takes the first file for the start.
         files = [buffers.file for buffers in (reference, *copies) if buffers.file is not None]
         self._shared = Shared(layout, places, files, modules, workers)
         self._worker = self._start()
 
     def _start(self) -> Worker[int, Row]:
         files = self._shared.files
+        # Without a GPU: it needs none, and a context of CUDA would take memory from the training.
         return Worker(SharedMeasurer, self._shared, environment={"CUDA_VISIBLE_DEVICES": ""}, files=files)
 
     def measure(self, copy: Buffers) -> Row:

@@ -133,7 +133,9 @@ class Journal:
         odd = [file for file, match in found.items() if match is None]
         if odd:
             name = odd[0].name if len(odd[0].name) < 60 else f"{odd[0].name[:50]}…"
-            raise SaddlesError(f"{odd[0].parent / name} is no row of a recording: no step is called so. Remove it.")
+            raise SaddlesError(
+                f"{odd[0].parent / name} is not a row of a recording: its name is not that of a step. Remove it."
+            )
         return sorted(int(match[1]) for match in found.values() if match is not None)
 
     def gaps(self) -> dict[int, str]:
@@ -201,6 +203,7 @@ class Journal:
         if not late:
             return
         before = self.folder / "superseded"
+        # Moved, not removed: a wrong `step` must not cost what was measured.
         aside = before / str(1 + len(list(before.glob("*"))))
         aside.mkdir(parents=True)
         for later in late:

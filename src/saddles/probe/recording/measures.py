@@ -136,7 +136,7 @@ class Measures:
         if array is not None and array.ndim == 0:
             return f"measures/{name}", array
         if array is None or array.shape != self._heads:
-            size = "no number" if array is None else f"of shape {array.shape}"
+            size = "not a number" if array is None else f"of shape {array.shape}"
             raise SaddlesError(
                 f"The measure {_word(measure)} must give numbers, or arrays (layer, head, product) of shape "
                 f"{self._heads}; its `{name}` is {size}."
@@ -147,7 +147,7 @@ class Measures:
 
 
 def check_measures(given: object) -> tuple[Measure, ...]:
-    """What was given as `measures`; refused where it is no list of them."""
+    """What was given as `measures`; refused where it is not a list of them."""
     what = "a list of objects that are called with (model, start)"
     if not isinstance(given, Iterable):
         raise SaddlesError.must_be("measures", what, given, "Put it into a list")

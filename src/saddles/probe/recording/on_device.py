@@ -71,6 +71,7 @@ class _Group:
         self.rows, self.width = (stored[0].shape[-2], stored[1].shape[-2]), 2 * stored[0].shape[-1]
         self.units = [float(torch.finfo(part.dtype).eps) for part in stored]
         self.size = len(self.start[0])
+        # 8 bytes a number: both sides of a head, [dL, L₀] and [R, dR], in float64.
         self.step = max(1, WORKING // (8 * self.width * sum(self.rows)))
         self.span = max(1, WORKING // (8 * 8 * self.width**2))  # about eight such matrices are held at once
 

@@ -351,7 +351,7 @@ class Recorder:
 
     def news(self) -> list[tuple[int, Metrics]]:
         """Old name of `drain_metrics`."""
-        words = "Recorder.news is now Recorder.drain_metrics; the old name goes with the next release."
+        words = "Recorder.news is now Recorder.drain_metrics; the next release removes the old name."
         warnings.warn(words, DeprecationWarning, stacklevel=2)
         return self.drain_metrics()
 
@@ -380,7 +380,7 @@ class Recorder:
             kind = type(error)
             raise
         finally:
-            with self._lock_held:
+            with self._lock_held:  # given back when all is written
                 self._stack.close()
                 self._rows.write()
                 self._result = self._rows.tree(self.layout, self._initial, status_after(kind))

@@ -68,6 +68,7 @@ class Rows:
         if self._journal is None:
             return
         try:
+            # In order, up to the first that the disk does not take: that one and the rest wait.
             for step in sorted(self._unwritten):
                 self._journal.add(step, self._rows[step])
                 self._unwritten.discard(step)

@@ -90,6 +90,7 @@ def buffers_for(places: Sequence[Place], *, shared: bool = False, pinned: bool =
         block = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
         return Buffers(views(places, block), block)
     file = os.memfd_create("saddles")
+    # A new memfd has no bytes, and only existing ones can be mapped.
     os.ftruncate(file, size)
     block = mapped(file, size)
     # Memory of our own is pinned by registering it; where that is refused, copies are slower and still right.

@@ -154,6 +154,8 @@ class Adapted:
             left, right = module.sides(now)
             left_start, right_start = module.sides(start)
             if left_start.any():  # not so at PEFT's usual start, where B = 0
+                # L Rᵀ − L₀ R₀ᵀ as one product. Factors are stored in 32 bits or fewer and this is double precision, so
+                # that the cancellation that `change_spectrum` avoids does no harm here.
                 left, right = torch.cat([left, -left_start], 1), torch.cat([right, right_start], 1)
             values.append(product_spectrum(left, right).numpy())
         spectra = pad(values)

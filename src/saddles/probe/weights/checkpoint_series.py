@@ -221,6 +221,7 @@ def _strays(every: Sequence[Weights], steps: Sequence[int], marks: Sequence[dict
             moved = {n for n in same if any(marks[k][n] != marks[later][n] for k in range(early + 1, later))}
             if len(same) == len(marks[later]) or not same or (later - early > 1 and not moved):
                 continue
+            # So far one row of each was compared: before a file is called wrong, all numbers are.
             same = {n for n in same if torch.equal(every[early].read(n), every[later].read(n))}
             one, other = every[later], every[early]
             whole = sorted(file for file in set(one.files.values()) if _all_in(file, one, marks[later], same))

@@ -353,7 +353,7 @@ def _opened(file: Path, changed: int, size: int) -> tuple[dict[str, Tensor], _Fa
                 f"`safetensors.torch.save_file(weights, {file.stem + '.safetensors'!r})`."
             ) from error
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
-        words = "its bytes are no pickle" if isinstance(error, pickle.UnpicklingError) else words
+        words = "its bytes are not a pickle" if isinstance(error, pickle.UnpicklingError) else words
         raise SaddlesError(f"{file} cannot be read as a torch file ({words}). Copy it again.") from error
     facts = _facts(stored)
     for key in NESTS:

@@ -169,7 +169,7 @@ def _tensor(row: object) -> TensorStorageMetadata | None:
     properties = facts["properties"].state
     kind = properties[0] if isinstance(properties, tuple) else properties["dtype"]
     if not isinstance(kind, torch.dtype):
-        raise ValueError(f"{shown(kind)} is no type of numbers")
+        raise ValueError(f"{shown(kind)} is not a type of numbers")
     chunks = [_chunk(part, size) for part in facts["chunks"]]
     if sum(math.prod(part.sizes) for part in chunks) < math.prod(size):
         raise ValueError("the parts of a tensor are smaller than it")
@@ -209,30 +209,30 @@ def _state(record: object, name: str) -> dict[Any, Any]:
 
 def _items(value: object) -> list[tuple[object, object]]:
     if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is no dictionary")
+        raise ValueError(f"{shown(value)} is not a dictionary")
     return list(value.items())
 
 
 def _path(value: object) -> tuple[str | int, ...]:
     parts = value if isinstance(value, tuple | list) else ()
     if not parts or not all(isinstance(part, str | int) for part in parts):
-        raise ValueError(f"{shown(value)} is no path of a tensor")
+        raise ValueError(f"{shown(value)} is not the path of a tensor")
     return tuple(parts)
 
 
 def _shape(value: object) -> torch.Size:
     if not isinstance(value, tuple | list):
-        raise ValueError(f"{shown(value)} is no shape")
+        raise ValueError(f"{shown(value)} is not a shape")
     return torch.Size([_whole(one) for one in value])
 
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-        raise ValueError(f"{shown(value)} is no count")
+        raise ValueError(f"{shown(value)} is not a count")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise ValueError(f"{shown(value)} is no name")
+        raise ValueError(f"{shown(value)} is not a name")
     return value

@@ -12,7 +12,7 @@ from saddles.errors import SaddlesError
 from saddles.probe.layouts.head_counts import Config
 
 MOST_STEPS = 2**62
-"""A larger number in a name, or in a trainer's state, is no step: a 64-bit coordinate holds it."""
+"""A larger number in a name, or in a trainer's state, is not a step: a 64-bit coordinate holds it."""
 
 
 _OTHERS = (
@@ -52,7 +52,7 @@ def shards(index: Path, weight_map: Mapping[str, str]) -> list[Path]:
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing:
         raise SaddlesError(
-            f"{index.parent} lacks {len(missing)} of {len(names)} shards ({few(missing)}). Copy them, too."
+            f"{index.parent} lacks {len(missing)} of {len(names)} shards ({few(missing)}). Copy them as well."
         )
     return [index.parent / name for name in names]
 

@@ -285,7 +285,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def _check_readable(name: str, tensor: Tensor) -> None:
-    """Refuse a parameter whose values are not to be had."""
+    """Refuse a parameter whose values cannot be read."""
     if "_flat_param" in name:
         _refuse(name, "is flattened by FSDP1", "Use FSDP2 (fully_shard), whose parameters can be gathered")
     if hasattr(tensor, "ds_id"):

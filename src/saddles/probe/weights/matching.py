@@ -94,6 +94,7 @@ def paired(start: Weights, point: Weights) -> Pairing:
     # A layer's matrix that is missing tells of other names; a head that is missing need not.
     if all(name in point.shapes for name in matrices if _LAYER.search(f".{name}.")):
         return Pairing(start, point)
+    # Only now: building the skeleton imports transformers, which most series of checkpoints do not need.
     skeleton = skeleton_of(start, point)
     start, point = fused(start, skeleton.model), fused(point, skeleton.model)
     ours, theirs = canonical(start, skeleton), canonical(point, skeleton)

@@ -94,6 +94,7 @@ class Blocks(Grid):
         first, last, _ = rows.indices(height)
         width = torch.Size(others).numel()
         begin, end = first * width, max(last, first) * width
+        # Two codes in a byte: rows of odd width begin or end in the middle of one.
         held = slice(begin // 2, (end + 1) // 2)
         if self.weights.types[self.name] in ("uint8", "U8"):
             packed = self.weights.read(self.name, held).flatten()

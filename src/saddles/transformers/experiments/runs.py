@@ -44,7 +44,7 @@ class Training:
     epochs: Annotated[float, "passes through the training data"]
     batch: Annotated[int, "samples per step"]
     rate: Annotated[float, "highest learning rate"]
-    warm_up: Annotated[float, "epochs of linear growth of the learning rate", Within(0, LARGEST)]
+    warm_up: Annotated[float, "epochs of warm-up, in which the learning rate grows linearly", Within(0, LARGEST)]
     every: Annotated[int, "steps from one measurement of the heads to the next"]
     tests: Annotated[int, "measurements from one test to the next"] = 1
     spectra: Annotated[int, "measurements from one whole spectrum to the next; between them stable ranks alone"] = 1

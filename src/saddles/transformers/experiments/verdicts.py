@@ -1,10 +1,10 @@
 """The paper's statements about ranks as claims; one number per seed, that of the worst layer (and scale).
 
 All are about the stable rank of the change of W_K W_Qᵀ or W_V W_Oᵀ, mean over the heads of a layer. "Early" is the
-first measurement after 1,000 steps, whatever the length of the run: so long is the memory of Adam's second moment,
-1/(1 − β₂), and before that its steps are signs of noisy gradients, whose rank says little. Rise and gradual change
-are judged in runs of at least 5,000 steps, five times as many; a shorter one is all early. (At `tiny` and `laptop`,
-whose runs have a few hundred steps, early is after 10, and what is asserted there is said below.)
+first measurement after 1,000 steps, whatever the length of the run: that is how far back Adam's second moment
+reaches, 1/(1 − β₂), and before that its steps are signs of noisy gradients, whose rank says little. Rise and gradual
+change are judged in runs of at least 5,000 steps, five times as many; a shorter one is all early. (At `tiny` and
+`laptop`, whose runs have a few hundred steps, early is after 10, and what is asserted there is said below.)
 
 Thresholds:
 
