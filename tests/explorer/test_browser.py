@@ -381,6 +381,10 @@ def test_play_moves_the_instant(tab):
     before = page.locator("#set-instant").input_value()
     page.wait_for_timeout(300)
     assert page.locator("#set-instant").input_value() == before
+    assert page.url.endswith(f"?instant={before}"), "the address is the view"
+    page.get_by_role("button", name="play").click()
+    page.wait_for_function("document.querySelector('#set-instant').value === '1'")
+    page.wait_for_url("**/concepts")
 
 
 def test_dark_mode_and_the_phone(tab):
