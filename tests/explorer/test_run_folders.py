@@ -252,6 +252,16 @@ def test_runs_are_laid_over_each_other(home):
         page.check(replace(view, over=joined(f"0/{k}" for k in range(8))))
 
 
+def test_a_sweep_opens_with_what_its_experiment_measured(tmp_path):
+    """And not with the seconds that its cells took, which stand first in its file."""
+    cells = {name: ("rate", np.arange(3.0)) for name in ("cell_done", "cell_seconds", "claim_value", "excess")}
+    saddles.save(xr.Dataset(cells, {"rate": [0.1, 0.2, 0.3]}), tmp_path / "sweep.zarr")
+    page, view = runs.page(RunFolders([tmp_path])), Runs(run="0/sweep.zarr")
+    found = page.compute(view, False)
+    assert page.panels(view, found)[0].title.startswith("excess")
+    assert page.fit(view, found)["variable"] == ["excess", "cell_done", "cell_seconds", "claim_value"]
+
+
 def test_every_further_axis_has_its_list(home):
     page = runs.page(RunFolders([home]))
     sweep = Runs(run="0/phase", variable="test_error")
