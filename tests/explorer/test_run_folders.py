@@ -333,6 +333,20 @@ def test_a_variable_with_a_dot_in_its_name_is_drawn(tmp_path):
     np.testing.assert_allclose(first.data[0]["y"], losses, rtol=1e-5)
 
 
+def test_a_sweep_is_in_the_table_of_runs_with_its_grid(tmp_path):
+    place = small_run(tmp_path / "swept")
+    facts = {"experiment": "linear/x", "size": "tiny", "status": "finished", "cells": 6, "seeds": [0, 1]}
+    facts |= {"settings": {"dim": 7, "rate": 0.5}, "grid": {"rate": [0.1, 0.2, 0.3]}}
+    (place / "sweep.json").write_text(json.dumps(facts))
+    details = runs.page(RunFolders([tmp_path])).details
+    assert details is not None
+    told = ("linear/x", "tiny", "2 seeds", "finished", "", "dim 7, rate 0.1 … 0.3")
+    assert "".join(f"<td>{text}</td>" for text in told) in details(Runs())
+    for damaged in ({"seeds": 3}, {"grid": {"rate": []}}, {"grid": 3}):
+        (place / "sweep.json").write_text(json.dumps(facts | damaged))
+        assert "<td>sweep</td><td></td>" in details(Runs())
+
+
 def test_a_run_shows_its_figure_its_claims_and_its_neighbours(home, tmp_path):
     place = home / "lab" / "one"
     (place / "figure.png").write_bytes(b"a picture")
