@@ -138,6 +138,16 @@ def test_whole_numbers_have_whole_ticks_and_one_colour_is_named():
     assert {10, 100, 1000} <= set(wide.get_xticks())
 
 
+def test_the_errors_of_a_solver_are_no_picture():
+    noisy = 0.1225 + 1e-13 * values(horizon=[2.0, 4.0, 6.0], starts=[4, 6])
+    drawing = over_grid(noisy)
+    drawing.canvas.draw()
+    axis, colours = drawing.axes
+    seen = axis.collections[0].to_rgba(axis.collections[0].get_array())
+    assert np.unique(seen.reshape(-1, 4), axis=0).shape == (1, 4)
+    assert [tick.get_text() for tick in colours.get_yticklabels()] == ["0.1225"]
+
+
 def test_seeds_are_points_and_not_a_median_of_themselves():
     value = values(seed=[3, 7], claim=[f"Claim {k}" for k in range(7)])
     sweep = xr.Dataset(

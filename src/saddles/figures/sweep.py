@@ -21,6 +21,9 @@ MOST = 6
 DECADES = 100
 """Positive numbers whose largest is more than this times the smallest are drawn on a logarithmic scale."""
 
+EQUAL = 1e-9
+"""Numbers that differ by less, relative, have one colour: the flows of most labs are solved to about that."""
+
 NO_VERDICT = "no verdict: does not apply, or is no evidence"
 
 TITLE = (58, 3)
@@ -176,12 +179,13 @@ def _map(
     up, up_ticks = _places(values, y)
     finite = numbers.compressed()
     norm = LogNorm() if _spans_decades(finite) else Normalize()
-    same = len(finite) > 0 and finite.min() == finite.max()
-    if same:  # a colour bar needs an interval
+    same = len(finite) > 0 and bool(np.isclose(finite.min(), finite.max(), rtol=EQUAL, atol=0))
+    if same:  # one colour for all, of which a colour bar needs an interval
         norm = BoundaryNorm([finite[0] - 0.5, finite[0] + 0.5], 256)
     axis.set_facecolor("#e4e4e4")
     drawn = axis.pcolormesh(_edges(across), _edges(up), numbers, cmap=HEAT, norm=norm, linewidth=0)
-    figure.colorbar(drawn, ax=axis, label=label, shrink=0.9, ticks=finite[:1] if same else None)
+    only = {"ticks": finite[:1], "format": "%.6g"} if same else {}
+    figure.colorbar(drawn, ax=axis, label=label, shrink=0.9, **only)
     _ticks(axis.xaxis, across, across_ticks, values, x)
     _ticks(axis.yaxis, up, up_ticks, values, y)
     if across_ticks is None and _is_log(across):
