@@ -381,6 +381,10 @@ def test_play_moves_the_instant(tab):
     before = page.locator("#set-instant").input_value()
     page.wait_for_timeout(300)
     assert page.locator("#set-instant").input_value() == before
+    assert page.url.endswith(f"?instant={before}"), "the address is the view"
+    page.get_by_role("button", name="play").click()
+    page.wait_for_function("document.querySelector('#set-instant').value === '1'")
+    page.wait_for_url("**/concepts")
 
 
 def test_dark_mode_and_the_phone(tab):
@@ -439,6 +443,33 @@ def test_an_unexpected_error_is_one_sentence_and_a_traceback_on_the_terminal(chr
         page.wait_for_function(f"document.querySelector('.bounds').textContent === {json.dumps(sentence)}")
         page.close()
     assert "Traceback" in (tmp_path / "log").read_text()
+
+
+COUNTED = """
+import dataclasses, sys
+from saddles.explorer import serve
+from saddles.explorer.pages import concepts
+
+def compute(view, draft):
+    print("computed", view.mu1, draft, flush=True)
+    return concepts.compute(view, draft)
+
+serve.PAGES = [dataclasses.replace(page, compute=compute) if page is concepts.PAGE else page for page in serve.PAGES]
+serve.explore(port=int(sys.argv[1]), browser=False)
+"""
+
+
+def test_a_run_that_was_played_is_not_computed_again(chromium, tmp_path):
+    log = tmp_path / "log"
+    with serving("-c", COUNTED, log=log) as (address, _):
+        page = Tab(chromium, address).drawn("/concepts?mu1=1.3&instant=0.9")
+        page.get_by_role("button", name="play").click()
+        page.wait_for_url("**/concepts?mu1=1.3")
+        page.locator("#set-instant").fill("0.5")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/concepts?mu1=1.3&instant=0.5")
+        page.close()
+    assert [line for line in log.read_text().splitlines() if "computed 1.3" in line] == ["computed 1.3 False"]
 
 
 SLOW = """

@@ -252,6 +252,16 @@ def test_runs_are_laid_over_each_other(home):
         page.check(replace(view, over=joined(f"0/{k}" for k in range(8))))
 
 
+def test_a_sweep_opens_with_what_its_experiment_measured(tmp_path):
+    """And not with the seconds that its cells took, which stand first in its file."""
+    cells = {name: ("rate", np.arange(3.0)) for name in ("cell_done", "cell_seconds", "claim_value", "excess")}
+    saddles.save(xr.Dataset(cells, {"rate": [0.1, 0.2, 0.3]}), tmp_path / "sweep.zarr")
+    page, view = runs.page(RunFolders([tmp_path])), Runs(run="0/sweep.zarr")
+    found = page.compute(view, False)
+    assert page.panels(view, found)[0].title.startswith("excess")
+    assert page.fit(view, found)["variable"] == ["excess", "cell_done", "cell_seconds", "claim_value"]
+
+
 def test_every_further_axis_has_its_list(home):
     page = runs.page(RunFolders([home]))
     sweep = Runs(run="0/phase", variable="test_error")
@@ -321,6 +331,20 @@ def test_a_variable_with_a_dot_in_its_name_is_drawn(tmp_path):
     view = Runs(run="0/run.zarr", variable="train.loss")
     first = page.panels(view, page.compute(view, False))[0]
     np.testing.assert_allclose(first.data[0]["y"], losses, rtol=1e-5)
+
+
+def test_a_sweep_is_in_the_table_of_runs_with_its_grid(tmp_path):
+    place = small_run(tmp_path / "swept")
+    facts = {"experiment": "linear/x", "size": "tiny", "status": "finished", "cells": 6, "seeds": [0, 1]}
+    facts |= {"settings": {"dim": 7, "rate": 0.5}, "grid": {"rate": [0.1, 0.2, 0.3]}}
+    (place / "sweep.json").write_text(json.dumps(facts))
+    details = runs.page(RunFolders([tmp_path])).details
+    assert details is not None
+    told = ("linear/x", "tiny", "2 seeds", "finished", "", "dim 7, rate 0.1 … 0.3")
+    assert "".join(f"<td>{text}</td>" for text in told) in details(Runs())
+    for damaged in ({"seeds": 3}, {"grid": {"rate": []}}, {"grid": 3}):
+        (place / "sweep.json").write_text(json.dumps(facts | damaged))
+        assert "<td>sweep</td><td></td>" in details(Runs())
 
 
 def test_a_run_shows_its_figure_its_claims_and_its_neighbours(home, tmp_path):

@@ -107,6 +107,7 @@ def test_too_much_work_is_refused_with_the_limit(page, view, limit):
 
 CASES = [
     (linear, linear.Linear(dim=10, rank=2, steps=64, gamma_w=0.9)),
+    (linear, linear.Linear(dim=10, rank=2, steps=64, gamma_w=0.9, seed=4)),
     (linear, linear.Linear(dim=10, rank=2, steps=64, gamma_w=2.0)),
     (diagonal, diagonal.Diagonal(dim=3, samples=20)),
     (diagonal, diagonal.Diagonal(dim=2, samples=20, model="head", decades=4.0, instant=0.4)),
@@ -280,6 +281,21 @@ def test_files_hold_the_view(tmp_path):
 def test_a_sentence_writes_a_large_norm_as_people_do():
     view = margin.Margin(decades=3.0)
     assert "At ‖W‖ = 1,000 the run" in margin.say(view, margin.compute(view))
+
+
+def test_a_margin_below_zero_is_said_in_words():
+    """There is no norm at unit margin then."""
+    view = margin.Margin(seed=999)
+    found = margin.compute(view)
+    assert float(found["measured"]["margin"][-1]) < 0
+    words = margin.panels(view, found)[2].words
+    assert "nan" not in words
+    assert "Frobenius none, the margin is not positive (least 8.04)" in words
+
+
+def test_concepts_of_equal_signal_are_said_to_be_equal():
+    said = concepts.say(view := concepts.Concepts(mu1=1.2, mu2=1.2), concepts.compute(view))
+    assert said.startswith("Both concepts are equally strong. The test loss has 1 descent.")
 
 
 def test_an_axis_writes_numbers_up_to_a_hundred_thousand_in_full():

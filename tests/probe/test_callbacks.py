@@ -142,6 +142,61 @@ def test_a_checkpoint_has_the_ranks_of_its_own_step(tmp_path):
     assert [row["step"] for row in history if NAMES[0] in row] == [16]
 
 
+def search(folder, callback, attach=True, **more):
+    """Two trials of a search whose backend only counts them: optuna itself is not needed for it."""
+    import small_models
+    import transformers
+    from transformers.hyperparameter_search import OptunaBackend
+    from transformers.trainer_utils import BestRun, HPSearchBackend
+
+    class Trial(dict[str, float]):
+        def __init__(self, number):
+            super().__init__(learning_rate=10.0 ** -(number + 1))
+            self.number, self.params = number, self
+
+    class Counts(OptunaBackend):
+        @staticmethod
+        def is_available():
+            return True
+
+        def run(self, trainer, n_trials, direction, **kwargs):
+            for number in range(n_trials):
+                trainer.train(trial=Trial(number))
+            return BestRun("0", 0.0, {})
+
+    arguments = transformers.TrainingArguments(
+        str(folder), max_steps=4, report_to=[], use_cpu=True, disable_tqdm=True, save_steps=2
+    )
+    trainer = transformers.Trainer(
+        None, arguments, train_dataset=Words(16), callbacks=[callback], model_init=lambda: small_models.gpt2()
+    )
+    if attach:
+        callback.attach(trainer)
+    with pytest.MonkeyPatch.context() as patch:
+        backends = "transformers.trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS"
+        patch.setattr(backends, {HPSearchBackend.OPTUNA: Counts})
+        patch.setattr("transformers.integrations.hp_params", dict)
+        trainer.hyperparameter_search(lambda trial: trial.params, n_trials=2, backend="optuna", **more)
+
+
+def test_trials_of_a_search_are_recorded_side_by_side(tmp_path):
+    """Each where its checkpoints are; its name, where the search gives one, is known without the trainer, too."""
+    search(tmp_path / "numbered", SaddlesCallback(every=2))
+    name = {"hp_name": lambda trial: f"rate-{trial.number}"}
+    search(tmp_path / "named", SaddlesCallback(every=2), attach=False, **name)
+    search(tmp_path / "elsewhere", SaddlesCallback(every=2, out=tmp_path / "out"))
+    for folder in ("numbered/run-{}/saddles", "named/rate-{}/saddles", "out/run-{}"):
+        one, two = (saddles.load(tmp_path / folder.format(number))["heads"] for number in range(2))
+        assert one["step"].values.tolist() == two["step"].values.tolist() == [2, 4]
+        assert not one["stable_rank"].equals(two["stable_rank"]), "another learning rate"
+    assert (tmp_path / "numbered" / "run-1" / "checkpoint-4").exists()
+
+
+def test_a_search_whose_trials_cannot_be_told_apart_is_refused_with_the_way_out(tmp_path):
+    with pytest.raises(SaddlesError, match=r"attach\(trainer\).*hp_name="):
+        search(tmp_path, SaddlesCallback(every=2), attach=False)
+
+
 def fitted(folder, steps, callback, checkpoint=None):
     from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 

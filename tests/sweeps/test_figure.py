@@ -123,3 +123,41 @@ def test_colour_bars_have_whole_numbers_on_their_ticks():
     figure = over_grid(close)
     figure.savefig("close.png")
     assert figure.axes[1].yaxis.get_offset_text().get_text() == ""
+
+
+def test_whole_numbers_have_whole_ticks_and_one_colour_is_named():
+    whole = values(length=[3, 4, 5], n=[2, 3]) * 0 + 1
+    axis, colours = over_grid(whole).axes
+    for ticks in (axis.get_xticks(), axis.get_yticks()):
+        assert np.all(ticks == np.round(ticks))
+    assert colours.get_yticks().tolist() == [1.0]
+    tenths = over_grid(values(rate=[0.1, 0.2, 0.3], n=[1, 2])).axes[0]
+    assert not np.all(tenths.get_yticks() == np.round(tenths.get_yticks()))
+    wide = over_grid(values(width=[10, 100, 1000])).axes[0]
+    assert wide.get_xscale() == "log"
+    assert {10, 100, 1000} <= set(wide.get_xticks())
+
+
+def test_the_errors_of_a_solver_are_no_picture():
+    noisy = 0.1225 + 1e-13 * values(horizon=[2.0, 4.0, 6.0], starts=[4, 6])
+    drawing = over_grid(noisy)
+    drawing.canvas.draw()
+    axis, colours = drawing.axes
+    seen = axis.collections[0].to_rgba(axis.collections[0].get_array())
+    assert np.unique(seen.reshape(-1, 4), axis=0).shape == (1, 4)
+    assert [tick.get_text() for tick in colours.get_yticklabels()] == ["0.1225"]
+
+
+def test_seeds_are_points_and_not_a_median_of_themselves():
+    value = values(seed=[3, 7], claim=[f"Claim {k}" for k in range(7)])
+    sweep = xr.Dataset(
+        {"claim_value": value, "claim_threshold": value * 0 + 3, "claim_holds": value * 0 + 1},
+        attrs={"experiment": "a/b", "size": "tiny", "grid": json.dumps({"seeds": [3, 7]})},
+    )
+    drawing = claims_over_grid(sweep)
+    assert drawing.get_suptitle() == "a/b, size tiny, the first 6 of 7 claims"
+    points = drawing.axes[0].lines[0]
+    assert (points.get_linestyle(), points.get_marker()) == ("None", "o")
+    assert np.all(drawing.axes[0].get_xticks() == np.round(drawing.axes[0].get_xticks()))
+    several = xr.concat([sweep, sweep], "width").assign_coords(width=[1, 2])
+    assert "median of 2 seeds" in claims_over_grid(several).get_suptitle()

@@ -175,8 +175,13 @@ class OpenPage:
                 Button("stage after ▶", partial(self._jump, 1))
         self.timer = ui.timer(PLAY, self._tick, active=False)
 
-    def _toggle(self) -> None:
-        self.playing = not self.playing
+    async def _toggle(self) -> None:
+        self._play(not self.playing)
+        if not self.playing:
+            await self.refresh()  # the address is that of the instant at which it rests
+
+    def _play(self, on: bool) -> None:
+        self.playing = on
         self.play.words.content = "❚❚ pause" if self.playing else "▶ play"
         self.timer.active = self.playing
 
@@ -195,20 +200,20 @@ class OpenPage:
     async def _step(self, step: Step) -> None:
         """Set up one step of the room's story: the defaults but for its settings, and play it where it says so."""
         if self.playing:
-            self._toggle()
+            self._play(False)
         view = replace(self.page.view(), **step.settings)
         start = {self.page.moving: 0.0} if step.play and self.page.moving else {}
         await self.set(**dataclasses.asdict(replace(view, **start)))
         if start:
-            self._toggle()
+            self._play(True)
 
     async def _tick(self) -> None:
         name = self.page.moving or ""
         now, high = getattr(self.view, name), settings(self.page.view)[name].high
         after = 0 if now >= high else round(min(now + STRIDE, high), 6)
-        await self.move(name, after, True, show=True)
+        await self.move(name, after, after < high, show=True)
         if after >= high:
-            self._toggle()
+            self._play(False)
 
     def _tools(self) -> None:
         with ui.element("div").classes("tools"):
@@ -268,6 +273,7 @@ class OpenPage:
         page, view, key = self.page, self.view, (computed(self.view), draft)
         # A draft may be drawn from the whole numbers, never the other way round.
         kept = self.results if self._key is not None and self._key[0] == key[0] and self._key[1] <= draft else None
+        made = key if kept is None else self._key
 
         def job() -> Drawn:
             page.check(view)
@@ -282,7 +288,7 @@ class OpenPage:
         def deliver(drawn: Drawn) -> None:
             if self.client.is_deleted:
                 return
-            self.results, self._key = drawn.results, key
+            self.results, self._key = drawn.results, made
             if drawn.details is not None:
                 self.details.content = drawn.details
             self._draw(drawn, draft)

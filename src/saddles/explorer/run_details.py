@@ -4,6 +4,7 @@ import base64
 import json
 from html import escape
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from saddles.core.claim import compared, read_claims
@@ -72,12 +73,14 @@ def _table(folders: RunFolders) -> str:
 def _facts(folders: RunFolders, name: str, kind: str) -> list[str]:
     """Experiment, size, seed, status, claims that hold, and settings; what cannot be read stays empty."""
     place = folders.place(name)
-    record, claims = place / "run.json", place / "claims.json"
+    record, claims = place / ("sweep.json" if kind == "sweep" else "run.json"), place / "claims.json"
     try:
         facts = json.loads(record.read_text("utf-8")) if not record.is_symlink() else {}
+        if kind == "sweep":
+            facts = _of_sweep(facts)
         settings = ", ".join(f"{key} {value}" for key, value in facts["settings"].items())
         known = [str(facts[key]) for key in ("experiment", "size", "seed", "status")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return [kind, "", "", "", "", ""]
     try:
         verdicts = [one.verdict for one in read_claims(claims)] if claims.is_file() and not claims.is_symlink() else []
@@ -86,3 +89,10 @@ def _facts(folders: RunFolders, name: str, kind: str) -> list[str]:
     judged = len(verdicts) - verdicts.count("not_applicable")
     told = f"{verdicts.count('holds')} of {judged} hold" if judged else "none applies" if verdicts else ""
     return [*known, told, settings]
+
+
+def _of_sweep(facts: dict[str, Any]) -> dict[str, Any]:
+    """What is written of a sweep as if it were of a run: its seeds are counted, and a grid is told by its ends."""
+    seeds, grid = facts["seeds"], {key: f"{values[0]} … {values[-1]}" for key, values in facts["grid"].items()}
+    seed = str(seeds[0]) if len(seeds) == 1 else f"{len(seeds)} seeds"
+    return facts | {"seed": seed, "settings": facts["settings"] | grid}

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import BoundaryNorm, LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from saddles.errors import SaddlesError
 from saddles.figures.maps import edges
@@ -19,6 +20,9 @@ MOST = 6
 
 DECADES = 100
 """Positive numbers whose largest is more than this times the smallest are drawn on a logarithmic scale."""
+
+EQUAL = 1e-9
+"""Numbers that differ by less, relative, have one colour: the flows of most labs are solved to about that."""
 
 NO_VERDICT = "no verdict: does not apply, or is no evidence"
 
@@ -58,8 +62,10 @@ def claims_over_grid(trajectory: xr.Dataset, x: str | None = None, y: str | None
             _draw(figure, axis, one["claim_value"], x, y, "number of the claim", one)
             axis.set_title(_title(trajectory, k), fontsize=8, fontweight="normal")
         seeds = json.loads(trajectory.attrs.get("grid", "{}")).get("seeds") or []
-        median = f", median of {len(seeds)} seeds" if len(seeds) > 1 else ""
-        figure.suptitle(f"{trajectory.attrs.get('experiment', '')}, size {trajectory.attrs.get('size', '')}{median}")
+        drawn_over_seeds = {str(dim) for dim in trajectory["claim_value"].dims} <= {"claim", "seed"}
+        told = f", median of {len(seeds)} seeds" if len(seeds) > 1 and not drawn_over_seeds else ""
+        told += f", the first {MOST} of {trajectory.sizes['claim']} claims" if trajectory.sizes["claim"] > MOST else ""
+        figure.suptitle(f"{trajectory.attrs.get('experiment', '')}, size {trajectory.attrs.get('size', '')}{told}")
     return figure
 
 
@@ -147,10 +153,14 @@ def _line(axis: Axes, values: xr.DataArray, x: str, label: str, claim: xr.Datase
             linewidth=0,
             label=f"range over {' and '.join(map(str, rest))}",
         )
-    axis.plot(places, middle, color=COLOURS[0], marker="o", markersize=4, label="median" if rest else None, **MEASURED)
+    (drawn,) = axis.plot(
+        places, middle, color=COLOURS[0], marker="o", markersize=4, label="median" if rest else None, **MEASURED
+    )
+    if x == "seed":  # nothing lies between two seeds
+        drawn.set_linestyle("")
     if claim is not None:
         axis.axhline(float(claim["claim_threshold"].median()), color=INK, linestyle=":", linewidth=1, label="threshold")
-    _ticks(axis.xaxis, places, ticks)
+    _ticks(axis.xaxis, places, ticks, values, x)
     if ticks is None and _is_log(places):
         axis.set_xscale("log")
     if _spans_decades(middle[np.isfinite(middle)]):
@@ -169,13 +179,15 @@ def _map(
     up, up_ticks = _places(values, y)
     finite = numbers.compressed()
     norm = LogNorm() if _spans_decades(finite) else Normalize()
-    if len(finite) and finite.min() == finite.max():  # a colour bar needs an interval
+    same = len(finite) > 0 and bool(np.isclose(finite.min(), finite.max(), rtol=EQUAL, atol=0))
+    if same:  # one colour for all, of which a colour bar needs an interval
         norm = BoundaryNorm([finite[0] - 0.5, finite[0] + 0.5], 256)
     axis.set_facecolor("#e4e4e4")
     drawn = axis.pcolormesh(_edges(across), _edges(up), numbers, cmap=HEAT, norm=norm, linewidth=0)
-    figure.colorbar(drawn, ax=axis, label=label, shrink=0.9)
-    _ticks(axis.xaxis, across, across_ticks)
-    _ticks(axis.yaxis, up, up_ticks)
+    only = {"ticks": finite[:1], "format": "%.6g"} if same else {}
+    figure.colorbar(drawn, ax=axis, label=label, shrink=0.9, **only)
+    _ticks(axis.xaxis, across, across_ticks, values, x)
+    _ticks(axis.yaxis, up, up_ticks, values, y)
     if across_ticks is None and _is_log(across):
         axis.set_xscale("log")
     if up_ticks is None and _is_log(up):
@@ -204,9 +216,11 @@ def _spans_decades(numbers: np.ndarray) -> bool:
     return len(numbers) > 0 and bool((numbers > 0).all()) and bool(numbers.max() > DECADES * numbers.min())
 
 
-def _ticks(which: Axis, places: np.ndarray, ticks: list[str] | None) -> None:
+def _ticks(which: Axis, places: np.ndarray, ticks: list[str] | None, values: xr.DataArray, name: str) -> None:
     if ticks is not None:
         which.set_ticks(places, ticks)
+    elif name not in values.coords or values[name].dtype.kind in "iu":  # no width of 2.5 between 2 and 3
+        which.set_major_locator(MaxNLocator(integer=True))
 
 
 def _is_log(places: np.ndarray) -> bool:

@@ -216,8 +216,10 @@ def say(view: Concepts, results: Results) -> str:
     measured = results["measured"]
     seen = descents(measured["test_loss"])
     count, depth = int(seen["count"]), 100 * float(seen["depth"])
-    strong = 1 if view.mu1 >= view.mu2 else 2
-    words = f"Concept {strong} is the stronger. The test loss has {count} descent{'s' * (count != 1)}"
+    strong = f"Concept {1 if view.mu1 > view.mu2 else 2} is the stronger."
+    if view.mu1 == view.mu2:
+        strong = "Both concepts are equally strong."
+    words = f"{strong} The test loss has {count} descent{'s' * (count != 1)}"
     words += f", with a rise of {depth:.0f} % of the first loss between: transient memorisation." if count > 1 else "."
     if "predicted" in results:
         gap = float(np.abs(measured["output"].values - results["predicted"]["output"].values).max())

@@ -86,9 +86,10 @@ def compute(view: Linear, draft: bool = False) -> Results:
     """Gradient descent, and the self-consistent theory of the same steps; a draft is without the matrix at each."""
     task, model, method = _pieces(view)
     padded = _padded(model, task, view.seed)
+    seed = view.seed if padded is model else 0  # a padded network has its weights already
     return {
-        "measured": simulate(padded, task, method, seed=view.seed, keep=() if draft else ("matrix",)),
-        "predicted": predict(padded, task, linear.SelfConsistent(method), seed=view.seed, keep=()),
+        "measured": simulate(padded, task, method, seed=seed, keep=() if draft else ("matrix",)),
+        "predicted": predict(padded, task, linear.SelfConsistent(method), seed=seed, keep=()),
     }
 
 

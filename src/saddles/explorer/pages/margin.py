@@ -172,7 +172,8 @@ def _norms(view: Margin, results: Results, now: int) -> Panel:
         best, shade = float(results[norm]["objective"][0]), draw.colour(place)
         if norm in curves:
             data.append(draw.line(size, curves[norm], f"{WORDS[norm]}, run", shade))
-            words.append(f"{WORDS[norm]} {curves[norm][-1]:.3g} (least {best:.3g})")
+            reached = f"{curves[norm][-1]:.3g}" if run["margin"][-1] > 0 else "none, the margin is not positive"
+            words.append(f"{WORDS[norm]} {reached} (least {best:.3g})")
         data.append(draw.line(size[[0, -1]], [best, best], f"{WORDS[norm]}, least", shade, line=dashed))
     lows = [float(results[norm]["objective"][0]) for norm in NORMS]
     tops = [float(np.nanmax(curve[size > 1])) for curve in curves.values() if np.isfinite(curve[size > 1]).any()]

@@ -13,6 +13,8 @@ from saddles.explorer.view import QUOTED, RefusedError
 from saddles.measures import stages
 
 FIRST = ("singular_value", "beta", "output", "weights", "test_error", "best_test_error", "test_loss", "loss")
+SWEEPS_OWN = ("cell_", "claim_")
+"""What a sweep adds to the variables of its experiment, for its own use."""
 SHOWN = 16
 """Lines of one plot."""
 NAMED = 8
@@ -28,7 +30,8 @@ ROWS = 2000
 def variables(data: xr.Dataset) -> list[str]:
     """The numeric variables, those of most interest first."""
     names = [str(n) for n, v in data.data_vars.items() if v.dtype.kind in "fiu" and v.size > 1 and v.ndim]
-    return sorted(names, key=lambda n: (FIRST.index(n) if n in FIRST else len(FIRST), names.index(n)))
+    order = [*FIRST, *(name for name in names if not name.startswith(SWEEPS_OWN)), *names]
+    return sorted(names, key=order.index)
 
 
 def names(parts: Results) -> list[str]:

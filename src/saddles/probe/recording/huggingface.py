@@ -6,12 +6,14 @@ trainer.train()
 """
 
 import copy
+import os
 import warnings
 from pathlib import Path
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from saddles.errors import SaddlesError
 from saddles.probe.recording.callback import RecordingCallback
 from saddles.probe.recording.recorder import Recorder
 
@@ -20,8 +22,9 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
     """Records the ranks of the model that a Trainer trains.
 
     The recording lies in `saddles` inside the trainer's output folder and is resumed when training is resumed from a
-    checkpoint. Headline ranks go to the trainer's log history and, once the callback is attached, to TensorBoard, W&B,
-    MLflow or whatever else `report_to` names.
+    checkpoint. Each trial of `hyperparameter_search` has one, beside its checkpoints (`run-0/saddles`), or in a folder
+    `run-0` inside `out`. Headline ranks go to the trainer's log history and, once the callback is attached, to
+    TensorBoard, W&B, MLflow or whatever else `report_to` names.
 
     Args:
         every: steps from one measurement to the next.
@@ -61,9 +64,24 @@ class SaddlesCallback(RecordingCallback, TrainerCallback):
                 "SaddlesCallback first, or pass log=False.",
                 stacklevel=2,
             )
-        self.begin(
-            model, Path(args.output_dir or ".") / "saddles" if self.out is None else Path(self.out), state.global_step
-        )
+        self.begin(model, self._place(args, state), state.global_step)
+
+    def _place(self, args: TrainingArguments, state: TrainerState) -> Path:
+        """The folder of this training; a trial of a search has one of its own, where its checkpoints lie too."""
+        output = Path(args.output_dir or ".")
+        trial = Path()
+        if state.is_hyper_param_search:
+            if self._trainer is not None:  # only the trainer knows the number of a trial without a name
+                trial = Path(os.path.relpath(self._trainer._get_output_dir(self._trainer._trial), output))
+            elif state.trial_name:
+                trial = Path(state.trial_name)
+            else:
+                raise SaddlesError(
+                    "Each trial of hyperparameter_search needs a folder of its own, and transformers does not tell "
+                    "a callback that is passed as callbacks=[…] which trial it is. Call attach(trainer) on the "
+                    "SaddlesCallback first, or pass hp_name= to hyperparameter_search."
+                )
+        return output / trial / "saddles" if self.out is None else Path(self.out) / trial
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
