@@ -182,8 +182,7 @@ def solve(
     atol = rtol * (size if size > 0 else 1.0) if atol is None else atol
     solver, watch = _solver(stiff), observe or _whole_state
     kept_times, kept, accepted, rejected = [], [], 0, 0
-    status, state, now = FINISHED, start, float(times[0])
-    span = float(times[-1] - times[0])
+    status, state, now, span = FINISHED, start, float(times[0]), float(times[-1] - times[0])
     step = first_step(field, start, args, now, span) if span > 0 else 1.0
     with bar(title, max(span, 1e-300)) as progress:
         for block in _blocks(times):
@@ -193,7 +192,6 @@ def solve(
                 field, watch, halt, solver, state, args, jnp.asarray(padded), jnp.asarray(now), jnp.asarray(step),
                 jnp.asarray(rtol), jnp.asarray(atol), max_steps,
             )  # fmt: skip
-            # Instants that the solver did not reach are infinite in `ts`.
             good = _good_rows(ts, saved, len(block))
             kept_times.append(np.asarray(ts)[:good])
             kept.append(jax.tree.map(lambda leaf, n=good: np.asarray(leaf[:n]), saved))
@@ -291,7 +289,7 @@ def _status(
 
 
 def _good_rows(times: Array, saved: Any, count: int) -> int:
-    """How many of the first `count` instants were reached with finite observations."""
+    """How many of the first `count` instants were reached, which are finite in `times`, with finite observations."""
     fine = np.isfinite(np.asarray(times)[:count])
     for leaf in jax.tree.leaves(saved):
         fine &= np.isfinite(np.asarray(leaf[:count])).reshape(count, -1).all(axis=1)

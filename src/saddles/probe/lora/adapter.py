@@ -100,8 +100,7 @@ def lora_extract(
         parts: a folder that keeps each module's factors as they are finished: the same call resumes.
     """
     folder = Path(out)
-    # Before hours of work, not after them.
-    refuse_existing(folder)
+    refuse_existing(folder)  # before hours of work, not after them
     if dtype not in TYPES:
         raise SaddlesError.must_be("dtype", f"one of {', '.join(TYPES)}", dtype)
     workshop = workshop_of(device, on, workers, parts, data)
