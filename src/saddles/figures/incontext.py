@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from saddles.figures.style import COLOURS, GREY, MEASURED, THEORY, look, sheet
+from saddles.figures.style import COLOURS, GREY, MEASURED, THEORY, log_ticks, look, sheet
 
 
 def staircase(trajectory: xr.Dataset) -> Figure:
@@ -128,16 +128,19 @@ def rank(trajectory: xr.Dataset) -> Figure:
         left.set(xlabel="gradient time since the first direction", ylabel="loss", ylim=(0, None),
                  title="The first head of rank two")  # fmt: skip
         left.legend(loc="upper right", bbox_to_anchor=(1, 0.92))  # below the line of the first loss
+        middle.set_xscale("log")
+        right.set(xscale="log", yscale="log")
         for i in range(trajectory.sizes["seed"]):
-            inner = gaps.isel(direction=0, seed=i)
-            told = inner.values[0] + float(trajectory["slope"][i]) * np.log(starts[0] / starts)
-            middle.semilogx(1 / starts, inner, "o", color=COLOURS[i % 7], markersize=5)
-            middle.semilogx(1 / starts, told, **THEORY | {"color": COLOURS[i % 7]})
-            outer = gaps.isel(direction=1, seed=i)
-            right.loglog(1 / starts, outer, "o", color=COLOURS[i % 7], markersize=5)
-            right.loglog(1 / starts, outer.values[0] * starts[0] / starts, **THEORY | {"color": COLOURS[i % 7]})
-        middle.set(xlabel="1 / start", ylabel="gradient time", title="Wait inside a head, predicted slope")
-        right.set(xlabel="1 / start", ylabel="gradient time", title="Wait between heads, slope 1")
+            inner, outer = (gaps.isel(direction=k, seed=i).values for k in (0, 1))
+            told = inner[0] + float(trajectory["slope"][i]) * np.log(starts[0] / starts)
+            for axis, seen, line in ((middle, inner, told), (right, outer, outer[0] * starts[0] / starts)):
+                axis.plot(1 / starts, line, label="" if i else "predicted slope", **THEORY)
+                axis.plot(1 / starts, seen, "o", color=COLOURS[0], markersize=5, label="" if i else "measured")
+        for axis in (middle, right):
+            axis.legend(title="a line for each covariance", loc="upper left")
+            axis.margins(y=0.3)
+        middle.set(xlabel="1 / start", ylabel="gradient time", title="Wait inside a head")
+        right.set(xlabel="1 / start", ylabel="gradient time", title="Wait between heads: slope 1")
     return figure
 
 
@@ -155,7 +158,7 @@ def softmax(trajectory: xr.Dataset) -> Figure:
             middle.plot(np.linspace(0, 1, len(clock)), merged, color=COLOURS[i], **MEASURED)
         for axis in (left, middle):
             for place, level in enumerate(trajectory["plateau"].values):
-                words = None if place else "predicted of linear heads"
+                words = None if place else "predicted for linear heads"
                 axis.axhline(level, color=GREY, linewidth=0.8, linestyle="--", label=words)
         left.set(xlabel="gradient time × start", ylabel="loss", ylim=(0, None), title="Separate keys and queries")
         left.legend(loc="upper right", bbox_to_anchor=(1, 0.92))  # between two of the lines
@@ -164,7 +167,9 @@ def softmax(trajectory: xr.Dataset) -> Figure:
             right.loglog(1 / starts, trajectory[name], "o-", color=colour, markersize=4)
             right.plot([], [], "o-", color=colour, markersize=4, label=words)
         right.set(xlabel="1 / start", ylabel="gradient time", title="From the first drop to the second")
-        right.legend()
+        for which in (right.xaxis, right.yaxis):
+            log_ticks(which)
+        right.legend(title="a line for each seed")
     return figure
 
 

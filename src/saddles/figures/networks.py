@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import NullFormatter
 
 from saddles.figures.maps import coloured
-from saddles.figures.style import COLOURS, GREY, INK, MEASURED, THEORY, look, sheet
+from saddles.figures.style import COLOURS, GREY, INK, MEASURED, THEORY, log_ticks, look, sheet
 
 BEYOND = "e, share beyond the linear part"
 """What `linearity` is called on an axis."""
@@ -144,7 +144,7 @@ def closure(trajectory: xr.Dataset) -> Figure:
                     words = f"{'ViT' if kind == 'vit' else 'GPT-2'}, {'Adam' if optimiser == 'adam' else 'SGD'}"
                     _seeds(axis, steps, values, colour, words, style)
             axis.set(title=title, ylabel=label, xlabel="step", xscale="log")
-            _log_ticks(axis.xaxis)
+            log_ticks(axis.xaxis)
             if name not in ("balance", "stable_rank"):
                 axis.set(yscale="log")
         rest = axes.flat[-1]
@@ -202,8 +202,8 @@ def _parting(axes: np.ndarray, name: str, distance: xr.DataArray, slope: float, 
                   textcoords="offset points", fontsize=9)  # fmt: skip
     left.set(xscale="log", yscale="log", xlabel="step", ylabel=APART)
     left.set(title=f"{name}: distance over time", ylim=(0.1 * np.nanmin(apart[..., 1:]), None))  # room for the legend
-    _log_ticks(left.xaxis)
-    _log_ticks(left.yaxis)
+    log_ticks(left.xaxis)
+    log_ticks(left.yaxis)
     _legend(left, trajectory, loc="lower center", ncols=3)
     _seeds(right, widths, most.T, COLOURS[0], "largest over time")
     line = np.median(most[0]) * (widths / widths[0]) ** slope
@@ -213,7 +213,7 @@ def _parting(axes: np.ndarray, name: str, distance: xr.DataArray, slope: float, 
     _plain_log(right.xaxis, widths)
     ends = min(most.min(), line.min()), max(most.max(), line.max())
     right.set(title=f"{name}: largest distance, by width", ylim=(0.7 * ends[0], 1.4 * ends[1]))
-    _log_ticks(right.yaxis)
+    log_ticks(right.yaxis)
     _legend(right, trajectory)
 
 
@@ -286,8 +286,8 @@ def vit_regime(trajectory: xr.Dataset) -> Figure:
             _seeds(by_reach, scales * np.sqrt(width), e, COLOURS[number % len(COLOURS)], f"w = {width}")
         by_reach.axhline(0.5, color=INK, linewidth=1)
         by_reach.set(xscale="log", yscale="log", xlabel=r"$a\sqrt{w}$", ylabel=BEYOND, title="e over a√w, by width")
-        _log_ticks(by_reach.xaxis)
-        _log_ticks(by_reach.yaxis)
+        log_ticks(by_reach.xaxis)
+        log_ticks(by_reach.yaxis)
         _legend(by_reach, trajectory)
         words = f"ViTs on {_put_right(last.attrs['source'])}, trained to {100 * float(last.attrs['until']):g} % of the "
         words += "first loss" + (" (×: not reached)" if short.any() else "")
@@ -352,16 +352,6 @@ def _plain_log(axis: Axis, values: np.ndarray) -> None:
     axis.set_ticks(values, [f"{value:.3g}" if value < 1 else f"{value:g}" for value in values])
     axis.set_tick_params(which="minor", size=0)
     axis.set_minor_formatter(NullFormatter())
-
-
-def _log_ticks(axis: Axis) -> None:
-    """Ticks of a logarithmic axis of any length, in plain numbers: powers of ten alone say little of a short one."""
-    low, high = axis.get_view_interval()
-    decades = np.log10(high / low)
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1, 3) if decades < 3 else (1,)))
-    axis.set_minor_formatter(NullFormatter())
-    if decades < 4:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _signed(number: float, form: str) -> str:

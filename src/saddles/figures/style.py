@@ -11,7 +11,9 @@ from typing import Any, cast
 import matplotlib as mpl
 import numpy as np
 from cycler import cycler
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
 INK = "#222222"
@@ -63,3 +65,13 @@ def sheet(
     """A figure with a grid of axes, always as a two-dimensional array of them; `options` go to `subplots`."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def log_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis of any length, in plain numbers: powers of ten alone say little of a short one."""
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low)
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1, 3) if decades < 3 else (1,)))
+    axis.set_minor_formatter(NullFormatter())
+    if decades < 4:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
