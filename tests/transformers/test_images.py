@@ -114,7 +114,7 @@ def test_official_binary_version(folder, name, labels):
     np.testing.assert_array_equal(found.train, np.concatenate([images[file] for file in files]))
     assert found.train_labels.tolist() == [0, 1, 2] * len(files)
     (place / files[0]).write_bytes(b"\0" * 5000)
-    with pytest.raises(SaddlesError, match=r"cannot be read .*no whole number of rows.*fetch it again"):
+    with pytest.raises(SaddlesError, match=r"cannot be read .*not a whole number of rows.*fetch it again"):
         load_images(name)
     (place / files[0]).unlink()
     with pytest.raises(MissingDataError, match=files[0]):
