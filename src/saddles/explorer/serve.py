@@ -1,5 +1,7 @@
 """The server of the explorer, on loopback unless told otherwise."""
 
+import importlib
+import importlib.util
 import os
 import socket
 import sys
@@ -78,12 +80,19 @@ def explore(
     warm_up = WarmUp(pages[:3], say)
     app.on_startup(warm_up.start)
     app.on_shutdown(warm_up.stop)
-    versions()  # imported here, by one thread: two that do it at once can meet a half-loaded module
+    import_for_threads()
     sys.setswitchinterval(SWITCH)
     ui.run(
         host=host, port=chosen, show=browser, reload=False, title="saddles explorer", favicon="🐎", dark=None,
         tailwind=False, reconnect_timeout=PATIENT, show_welcome_message=False, binding_refresh_interval=None,
     )  # fmt: skip
+
+
+def import_for_threads() -> None:
+    """Import, in one thread, what others import at their first use: two at once can meet a half-loaded module."""
+    versions()
+    if importlib.util.find_spec("dask") is not None:
+        importlib.import_module("dask.base")  # where it is installed, xarray asks it about every array
 
 
 def url(host: str, port: int) -> str:
