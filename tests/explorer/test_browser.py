@@ -243,9 +243,8 @@ def test_axes_have_lists_and_runs_are_laid_over_each_other(tab):
     )
     page.keyboard.press("Escape")
     assert "mode 2: 2 runs" in page.locator(".panel figcaption").first.inner_text()
-    page.wait_for_function(
-        "location.search.includes('over=')"
-    )  # the address follows the picture in a message of its own
+    # The address follows the picture in a message of its own.
+    page.wait_for_function("location.search.includes('over=')")
     again = one.drawn(page.evaluate("location.pathname + location.search"))
     assert "mode 2: 2 runs" in again.locator(".panel figcaption").first.inner_text()
     again.locator("#set-run").click()
