@@ -47,4 +47,5 @@ def test_the_argument_that_is_wrong_is_named(given, words):
 
 def test_what_fits_is_taken():
     int_of_numpy: Any = np.int64(6)
-    Made(int_of_numpy, rate=1, most=None, either=2.5, seed=3)
+    made = Made(int_of_numpy, rate=1, most=None, either=2.5, seed=3)
+    assert (made.size, made.rate, made.most, made.either, made.seed) == (6, 1, None, 2.5, 3)

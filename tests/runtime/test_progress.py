@@ -179,6 +179,9 @@ def test_inside_another_bar_nothing_is_shown(monkeypatch):
     monkeypatch.setattr(progress, "_open_bars", [progress.Bar("outer", 1)])
     with progress.bar("inner", 1) as inner:
         inner.advance()
+        assert len(progress._open_bars) == 2
+    assert inner.state.done == 1
+    assert len(progress._open_bars) == 1
 
 
 def test_a_notebook_shows_one_line_that_goes(tmp_path):
