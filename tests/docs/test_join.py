@@ -20,8 +20,9 @@ pytestmark = pytest.mark.skipif(not STORE.exists(), reason="python docs/stores.p
 
 @pytest.fixture(scope="module")
 def stored():
-    """The first seed, as trajectories were stored that hold nothing of the spectra of others."""
-    return saddles.load(STORE).isel(seed=[0]).drop_vars(["leading_singular_value", "spectrum_excess"]).load()
+    """The first seed, as trajectories were stored that hold nothing of the spectra of others, nor of the images."""
+    whole = saddles.load(STORE).isel(seed=[0]).drop_vars(["leading_singular_value", "spectrum_excess"]).load()
+    return whole.assign_attrs(trained_on="")
 
 
 @pytest.fixture(scope="module")

@@ -61,3 +61,15 @@ def test_what_bands_are_is_written():
     words = [text.get_text() for part in figure.subfigs for legend in part.legends for text in legend.get_texts()]
     assert "± one standard deviation over heads and seeds" in words
     assert "initial product" in words
+
+
+@pytest.mark.parametrize(("scales", "below"), [(2, False), (5, True)])
+def test_panels_of_all_scales_stand_where_the_page_has_room(scales, below):
+    """Beside the singular values of a few scales, below those of many; the figure is never too wide to read."""
+    made = xr.concat([_made().isel(scale=[0])] * scales, "scale", data_vars="minimal")
+    figure = figures.transformers.by_scale(made.assign_coords(scale=np.geomspace(1, 0.1, scales)))
+    figure.canvas.draw()
+    placed = {axis.get_title("left"): axis.get_window_extent() for axis in figure.axes}
+    first, last = (next(box for title, box in placed.items() if words in title) for words in ("scale 1", "at the end"))
+    assert (last.y1 < first.y0) == below
+    assert figure.get_figwidth() < 16

@@ -1,5 +1,6 @@
 """Models, feeds, schedules, and training that is interrupted and resumed."""
 
+import contextlib
 import math
 import os
 import signal
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from saddles.core.status import FINISHED, Ending, status_of
 from saddles.errors import SaddlesError
+from saddles.training import update
 from saddles.training.checkpoint import History
 from saddles.training.graphs import Replay
 from saddles.training.update import put_rate_on_device, set_rate
@@ -24,6 +26,8 @@ from saddles.transformers.vit import Attention, _attended_once
 
 CPU = torch.device("cpu")
 SHAPE = ViTShape(side=16, patch=8, width=12, layers=2, heads=2, head_width=5, hidden=8, classes=4)
+SERVED = ViTShape(side=16, patch=4, width=32, layers=3, heads=2, head_width=16, hidden=16, classes=4)
+"""16 patches and heads of width 16: on a GPU all blocks but the last use the kernel of `attention`."""
 
 
 def equal(one, other):
@@ -425,12 +429,10 @@ def replayed_on_the_cpu(monkeypatch):
     monkeypatch.setattr(Replay, "_capture", capture)
 
 
-def steps_of(parts, captured, monkeypatch, device="cpu", **changes):
-    model, feed, recipe = parts(**changes)
-    if device != "cpu":
-        model, feed = model.to(device), ImageFeed(made(3, train=64, test=32), 32, 7, torch.device(device))
-    optimiser = recipe.build(model.parameters(), fused=device != "cpu")
-    stepper = _Stepper(model, feed, recipe, optimiser, device != "cpu" and captured, 1)
+def steps_of(model, feed, recipe, captured, device=CPU):
+    """The sum of the losses of ten steps, and the weights after them."""
+    optimiser = recipe.build(model.parameters(), fused=device != CPU)
+    stepper = _Stepper(model, feed, recipe, optimiser, device != CPU and captured, 1)
     history = History()
     for number in range(10):
         if captured and number == 2:  # in the middle: moments and counts of the optimiser are kept
@@ -446,22 +448,35 @@ def steps_of(parts, captured, monkeypatch, device="cpu", **changes):
 def test_a_captured_step_is_the_plain_step(parts, monkeypatch, optimiser, accumulate):
     """Ten steps at ten rates; a rate on the device is float32, so weights agree to 1e-6 of their size."""
     replayed_on_the_cpu(monkeypatch)
-    runs = [
-        steps_of(parts, captured, monkeypatch, optimiser=optimiser, accumulate=accumulate) for captured in (False, True)
-    ]
+    runs = [steps_of(*parts(optimiser=optimiser, accumulate=accumulate), captured) for captured in (False, True)]
     torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-6, atol=0)
     for one, other in zip(runs[0][1], runs[1][1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need an NVIDIA GPU, and torch sees none here")
+@pytest.mark.parametrize("shape", [SHAPE, SERVED], ids=["torch's attention", "our kernel"])
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_a_captured_step_is_the_plain_step_on_a_gpu(parts, monkeypatch, optimiser):
-    """Compiled and captured against plain, in bfloat16."""
-    runs = [steps_of(parts, captured, monkeypatch, "cuda", optimiser=optimiser) for captured in (False, True)]
-    torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-2, atol=0)
-    for one, other in zip(runs[0][1], runs[1][1], strict=True):
-        assert (one - other).norm() <= 2e-2 * one.norm() + 1e-3
+def test_a_captured_step_is_the_plain_step_on_a_gpu(parts, monkeypatch, optimiser, shape):
+    """Compiled and captured, in bfloat16, it rounds in other places than the plain step does, and no more.
+
+    Both are compared with plain steps in float32. On an H200 the captured one was 0.8 to 1.3 times as far from them as
+    the plain one, over three seeds; with one step of the ten left out it would be 4 to 50 times as far.
+    """
+    device = torch.device("cuda")
+
+    def run(captured):
+        feed = ImageFeed(made(3, train=64, test=32), 32, 7, device)
+        sums, weights = steps_of(
+            make_vit(shape, seed=1).to(device), feed, parts(optimiser=optimiser)[2], captured, device
+        )
+        return sums, torch.cat([weight.flatten() for weight in weights])
+
+    (plain_loss, plain), (captured_loss, captured) = run(False), run(True)
+    monkeypatch.setattr(update, "mixed_precision", lambda *_, **__: contextlib.nullcontext())
+    _, exact = run(False)
+    torch.testing.assert_close(captured_loss, plain_loss, rtol=1e-2, atol=0)
+    assert (captured - exact).norm() <= 2 * (plain - exact).norm()
 
 
 def test_the_rate_of_a_checkpoint_is_put_back_on_the_device():

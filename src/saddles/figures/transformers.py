@@ -67,25 +67,36 @@ def by_scale(trajectory: xr.Dataset) -> Figure:
     scales = trajectory["scale"].values
     layer = trajectory["layer"].values[min(1, trajectory.sizes["layer"] - 1)]
     with look():
-        figure = Figure(figsize=(3.1 * len(scales) + 6, 6.8), layout="constrained")
-        axes = figure.subplots(2, len(scales) + 1, squeeze=False)
+        figure, values, (bars, loss) = _sheet_by_scale(len(scales))
         for row, product in enumerate(COLOUR):
-            for axis in axes[row, 1:-1]:
-                axis.sharey(axes[row, 0])  # scales are compared
             for column, scale in enumerate(scales):
                 one = trajectory.sel(scale=scale, layer=layer, product=product).isel(head=0)
-                _values(axes[row, column], trajectory, one)
-                axes[row, column].set_title(f"{WORDS[product]}, scale {scale:g}")
-            axes[row, 0].set(ylabel="singular value", ylim=(0, None))  # once all are drawn, for all of them
+                _values(values[row, column], trajectory, one)
+                values[row, column].set_title(f"{WORDS[product]}, scale {scale:g}")
+            values[row, 0].set(ylabel="singular value", ylim=(0, None))  # once all are drawn, for all of them
             count = min(SHOWN, trajectory.sizes["index"])
             order = ScalarMappable(BoundaryNorm(np.arange(count + 1) + 0.5, count), ListedColormap(_shades(count)))
             ticks = np.unique([1, (count + 1) // 2, count])
-            figure.colorbar(order, ax=list(axes[row, :-1]), label="singular value, 1: largest", ticks=ticks, pad=0.01)
-        _bars(axes[0, -1], trajectory)
-        _loss(axes[1, -1], trajectory)
+            figure.colorbar(order, ax=list(values[row]), label="singular value, 1: largest", ticks=ticks, pad=0.01)
+        _bars(bars, trajectory)
+        _loss(loss, trajectory)
         head = f"head {int(trajectory['head'][0])}{_of_first(trajectory)}"
         figure.suptitle(f"Singular values of the change of layer {layer}, {head}", fontsize=11)
     return figure
+
+
+def _sheet_by_scale(scales: int) -> tuple[Figure, np.ndarray, np.ndarray]:
+    """Panels of singular values, which share their axes so that scales can be compared, and two of all scales.
+
+    Those two stand beside the others where there are few, and below where that would be too wide to read.
+    """
+    few = scales <= 3
+    figure = Figure(figsize=(3.1 * scales + 6, 6.8) if few else (2.5 * scales + 1, 9.6), layout="constrained")
+    parts: Any = figure.subfigures(
+        *((1, 2) if few else (2, 1)), **{"width_ratios": [3.1 * scales, 5]} if few else {"height_ratios": [6, 3.6]}
+    )
+    values = parts[0].subplots(2, scales, squeeze=False, sharey="row")
+    return figure, values, parts[1].subplots(*((2, 1) if few else (1, 2)))
 
 
 def _shades(count: int) -> np.ndarray:
