@@ -204,6 +204,18 @@ def test_compare_and_export(command, tmp_path):
     assert "already exists" in err
 
 
+def test_doctor_tells_where_compiled_programs_are_and_how_large(command, tmp_path, monkeypatch):
+    def told():
+        return "".join(command("doctor")[1].split())  # a long path is folded
+
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "programs"))
+    assert "/programs(noneyet)" in told()
+    (tmp_path / "programs").mkdir()
+    for name, size in (("jit_f-cache", 1_500_000), ("jit_g-cache", 1_000_000)):
+        (tmp_path / "programs" / name).write_bytes(bytes(size))
+    assert "/programs(2files,2.5MB)" in told()
+
+
 def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "tinyshakespeare.txt").write_text("To be")

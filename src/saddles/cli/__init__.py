@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 import saddles
 from saddles.cli.explore import explore
@@ -50,7 +50,7 @@ from saddles.cli.terminal import (
 )
 from saddles.errors import SaddlesError
 from saddles.runtime.collector import collect_seldom
-from saddles.runtime.device import devices, keep_compiled_programs
+from saddles.runtime.device import compiled_programs, devices, keep_compiled_programs
 from saddles.runtime.interrupts import plain_interrupts, terminated_like_ctrl_c
 
 app = typer.Typer(
@@ -338,15 +338,16 @@ for work in (inspect, report, regime, compare, study, export, explore):
 
 @app.command()
 def doctor(data: DataOption = None) -> None:
-    """Show versions, devices and the data sets that were found."""
+    """Show versions, devices, kept programs and the data sets that were found."""
     from saddles.core.data import find_data, use_data
     from saddles.core.embedded import EMBEDDED, digest
     from saddles.core.provenance import machine, versions
 
     use_data(data)
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = Table("name", Column("value", overflow="fold"), box=None, pad_edge=False, show_header=False)
     for name, value in {**versions(), **machine(), "devices": ", ".join(devices()) or "JAX is not installed"}.items():
         table.add_row(name, str(value))
+    table.add_row("compiled programs", escape(compiled_programs()))
     for name, words in EMBEDDED.items():
         table.add_row(f"data: {name}", f"{words} (sha256 {digest(name)[:12]}…)")
     for name, place in find_data().items():
