@@ -14,7 +14,9 @@ import time
 from dataclasses import fields, replace
 
 import grid_experiment
+import numpy as np
 import pytest
+import toy_experiment
 from doc_pages import ROOT
 
 import saddles
@@ -202,6 +204,18 @@ def test_compare_and_export(command, tmp_path):
     assert "already exists" in err
 
 
+def test_doctor_tells_where_compiled_programs_are_and_how_large(command, tmp_path, monkeypatch):
+    def told():
+        return "".join(command("doctor")[1].split())  # a long path is folded
+
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "programs"))
+    assert "/programs(noneyet)" in told()
+    (tmp_path / "programs").mkdir()
+    for name, size in (("jit_f-cache", 1_500_000), ("jit_g-cache", 1_000_000)):
+        (tmp_path / "programs" / name).write_bytes(bytes(size))
+    assert "/programs(2files,2.5MB)" in told()
+
+
 def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "tinyshakespeare.txt").write_text("To be")
@@ -309,6 +323,30 @@ def test_a_diverging_run_keeps_what_it_had_and_says_so(command, tmp_path):
     record = json.loads((tmp_path / "here" / "run.json").read_text())
     assert Status.parse(record["trajectory_status"]).ending == Ending.DIVERGED
     assert (tmp_path / "here" / "trajectory.zarr").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("lost", "module", "told"),
+    [(slice(None), "mine", True), (slice(2, None), "mine", True), (slice(0, 2), "mine", False),
+     (slice(None), "saddles.mine", False)],
+)  # fmt: skip
+def test_a_finished_run_of_a_user_that_ends_in_nan_says_so(command, monkeypatch, lost, module, told):
+    """As where diffrax gave NaN in place of an error; no claim looks at it."""
+
+    def run(settings, context):
+        found = toy_experiment.run(settings, context)
+        gap = found["value"].values.copy()
+        gap[lost] = np.nan
+        return found.assign(gap=(("time", "seed"), gap))
+
+    run.__module__ = module
+    monkeypatch.setattr(experiment, "_own", {"toy/decay": replace(toy_experiment.ROW, run=run)})
+    code, out, err = command("run", "toy/decay", *TINY)
+    assert (code, "holds" in out) == (0, True)
+    words = "NaN at the last time of this finished run: `gap`."
+    assert (words in err) == told
+    assert ("EQX_ON_ERROR=raise" in err) == told
+    assert (words in command("run", "toy/decay", *TINY)[2]) == told  # shown from the earlier run
 
 
 def test_a_failing_claim_gives_code_1(command, monkeypatch):

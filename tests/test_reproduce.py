@@ -1,11 +1,13 @@
 """Whole labs at once: what fails or is skipped is told, the rest runs, and worker processes give the same numbers."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -24,6 +26,7 @@ from saddles.report import reproduce as module
 from saddles.report.page import Section, _thumbnail, write_page
 from saddles.report.reproduce import reproduce
 from saddles.runtime import progress
+from saddles.runtime.workers import Worker
 
 RECORDS = Path(__file__).parents[1] / "docs" / "results" / "claims.json"
 
@@ -130,6 +133,37 @@ def test_a_process_of_its_own_gives_the_numbers_of_this_one(tmp_path):
     mine = row.run(row.settings("tiny"), experiment.Context(seed=3, size="tiny"))
     for name, values in mine.data_vars.items():
         np.testing.assert_allclose(saddles.load(outcome.run.folder)[name], values, rtol=1e-6, err_msg=str(name))
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("Ctrl-C", "interrupted"), ("kill", "failed: The worker process ended early")],
+    ids=["ctrl-c", "kill"],
+)
+def test_a_run_whose_worker_was_killed_does_not_say_that_it_is_running(tmp_path, monkeypatch, how, status):
+    """By Ctrl-C, which kills them, or by the system; each run can be resumed, and no lock stays."""
+    pids = []
+
+    def start(*given, **options):
+        worker = Worker(*given, **options)
+        pids.append(worker.pid)
+        return worker
+
+    monkeypatch.setattr(module, "Worker", start)
+    job, begun = module.Job("margin/kkt", "laptop", 3, tmp_path), time.monotonic()
+    expected = pytest.raises(KeyboardInterrupt) if how == "Ctrl-C" else contextlib.nullcontext()
+    with expected, module._runner(2) as submit:
+        answer = submit(experiment.find(job.name), job)
+        while not (records := list(tmp_path.rglob("run.json"))):
+            assert time.monotonic() - begun < 120
+            time.sleep(0.02)
+        assert json.loads(records[0].read_text())["status"] == "running"
+        if how == "Ctrl-C":
+            raise KeyboardInterrupt
+        os.kill(pids[0], signal.SIGKILL)
+        answer.result(60)
+    assert json.loads(records[0].read_text())["status"].startswith(status)
+    assert {place.name for place in records[0].parent.iterdir()} == {"run.json", "parts"}
 
 
 @pytest.mark.parametrize("workers", [0, -2])

@@ -27,6 +27,19 @@ def test_the_worst_seed_is_judged(values, relation, threshold, verdict, worst):
         assert claim.value == worst
 
 
+@pytest.mark.parametrize(
+    ("values", "relation", "words"),
+    [
+        (0.67, ">=", "0.67 is below the required 0.75"),
+        ([0.9, 0.67], ">=", "the worst of 2 is 0.67, below the required 0.75"),
+        (0.8, "<=", "0.8 is above the allowed 0.75"),
+        ([0.1, 0.8, 0.2], "<=", "the worst of 3 is 0.8, above the allowed 0.75"),
+    ],
+)
+def test_the_reason_of_a_failure_is_a_plain_sentence(values, relation, words):
+    assert check("it is so", values=values, relation=relation, threshold=0.75, **WORDS).reason == words
+
+
 def test_asserted_only_at_its_sizes():
     claim = check("it is so", values=9.0, relation="<=", threshold=1.0, **WORDS | {"size": "tiny"})
     assert claim.verdict == "not_applicable"

@@ -12,6 +12,7 @@ from doc_pages import ROOT, name, pages
 from measured import RESULTS, Passage, agrees, passages, record, stored
 
 import saddles
+from saddles.core.claim import check
 from saddles.core.experiment import registry
 
 derive = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "derive.py")))
@@ -127,6 +128,17 @@ def test_the_claims_that_are_shown_are_those_of_the_registry():
     assert stored_rows == set(registry()), (
         "run `saddles reproduce`, then `python docs/collect.py runs docs/results/claims.json`"
     )
+
+
+@pytest.mark.parametrize("file", ["claims.json", "claims-large.json"])
+def test_reasons_of_claims_that_fail_are_told_as_now(file):
+    fails = [c for r in FILES[file].values() for c in r.get("claims", []) if c["verdict"] == "fails"]
+    assert len(fails) > 10
+    for claim in fails:
+        value = float("nan") if claim["value"] is None else claim["value"]
+        facts = {key: claim[key] for key in ("claim", "paper", "where", "relation", "threshold", "size")}
+        again = check(**facts, values=[value] * claim["seeds"], sizes=(claim["size"],))
+        assert claim["reason"] == again.reason, claim["claim"]
 
 
 def test_a_record_from_another_machine_names_it_and_the_others_keep_theirs(tmp_path):

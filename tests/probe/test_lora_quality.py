@@ -103,8 +103,13 @@ def test_a_text_file_and_a_function(tmp_path):
     base.save_pretrained(tmp_path / "base")
     tuned.save_pretrained(tmp_path / "tuned")
     (tmp_path / "text").write_text(" ".join(f"w{int(k)}" for k in TEXT[0]))
-    with pytest.raises(SaddlesError, match="No tokenizer"):
-        lora_plan(tmp_path / "base", tmp_path / "tuned", evaluate=tmp_path / "text")
+    with pytest.raises(SaddlesError, match="give token ids or a function instead") as caught:
+        lora_plan(base, tuned, data=tmp_path / "text")
+    assert "save_pretrained" not in str(caught.value)
+    args = ["lora", "plan", str(tmp_path / "base"), str(tmp_path / "tuned"), "--data", str(tmp_path / "text")]
+    refused = CliRunner().invoke(app, args).exception
+    assert f"tokenizer.save_pretrained('{tmp_path / 'base'}')" in str(refused)
+    assert "or give token ids from Python" in str(refused)
     words = Tokenizer(WordLevel({f"w{k}": k for k in range(50)}, unk_token="w0"))
     words.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "tuned")
@@ -114,7 +119,7 @@ def test_a_text_file_and_a_function(tmp_path):
         assert one.value == pytest.approx(other.value, abs=1e-5)
     asked = lora_plan(base, tuned, evaluate=lambda model: 7.0)
     assert {row.value for row in asked.measured} == {7.0}
-    args = ["lora", "plan", str(tmp_path / "base"), str(tmp_path / "tuned"), "--eval", str(tmp_path / "text")]
+    args[-2] = "--eval"
     result = CliRunner().invoke(app, args)
     assert result.exit_code == 0, result.output
     assert f"{stored.measured[1].value:.4f}" in result.output

@@ -8,11 +8,11 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 import saddles
 from saddles.cli.explore import explore
@@ -28,6 +28,7 @@ from saddles.cli.options import (
     SetOption,
     SizeOption,
 )
+from saddles.cli.outcome import show_run, warn_of_nan
 from saddles.cli.regime import regime
 from saddles.cli.results import compare, export, study
 from saddles.cli.terminal import (
@@ -45,16 +46,12 @@ from saddles.cli.terminal import (
     report_bug,
     say,
     shortened,
-    since_start,
     whole_column,
 )
 from saddles.errors import SaddlesError
 from saddles.runtime.collector import collect_seldom
-from saddles.runtime.device import devices, keep_compiled_programs
+from saddles.runtime.device import compiled_programs, devices, keep_compiled_programs
 from saddles.runtime.interrupts import plain_interrupts, terminated_like_ctrl_c
-
-if TYPE_CHECKING:
-    from saddles.core.run import Run
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -249,10 +246,12 @@ def run(
         raise interrupted("finished parts are kept", ["run", *as_words(resume=folder, data=data)]) from None
     if not result.record:  # another process of a launcher, which writes nothing
         raise typer.Exit(0)
-    _show_run(result)
+    show_run(result)
     status = Status.parse(result.record.get("trajectory_status", Ending.FINISHED))
     if status.ending == Ending.DIVERGED:
         raise SaddlesError(f"The run {status}. What it computed until then is in {result.folder}.")
+    if status.ok:
+        warn_of_nan(result)
     raise typer.Exit(1 if result.failed else 0)
 
 
@@ -339,45 +338,21 @@ for work in (inspect, report, regime, compare, study, export, explore):
 
 @app.command()
 def doctor(data: DataOption = None) -> None:
-    """Show versions, devices and the data sets that were found."""
+    """Show versions, devices, kept programs and the data sets that were found."""
     from saddles.core.data import find_data, use_data
     from saddles.core.embedded import EMBEDDED, digest
     from saddles.core.provenance import machine, versions
 
     use_data(data)
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = Table("name", Column("value", overflow="fold"), box=None, pad_edge=False, show_header=False)
     for name, value in {**versions(), **machine(), "devices": ", ".join(devices()) or "JAX is not installed"}.items():
         table.add_row(name, str(value))
+    table.add_row("compiled programs", escape(compiled_programs()))
     for name, words in EMBEDDED.items():
         table.add_row(f"data: {name}", f"{words} (sha256 {digest(name)[:12]}…)")
     for name, place in find_data().items():
         table.add_row(f"data: {name}", str(place) if place else "not found (set SADDLES_DATA or use --data)")
     out.print(table)
-
-
-def _show_run(result: "Run") -> None:
-    record = result.record
-    waited, computed = since_start(), record["wall_time_s"]
-    if result.computed:
-        how = f"finished, {duration(waited)} by the clock"
-        # A resumed run: this command took less than the whole.
-        how += f", {duration(computed)} with what was computed before" if computed > waited else ""
-    else:
-        how = f"shown from an earlier identical run (--fresh computes it again, {duration(computed)})"
-    head = f"[bold]{record['experiment']}[/bold] {record['size']}, seed {record['seed']}"
-    out.print(f"{head}: {how}", highlight=False, soft_wrap=True)
-    table = plain_table("verdict", "claim", "value", "", "threshold", "null", "runs")
-    from saddles.core.claim import compared, null_in_words
-
-    colours = {"holds": "green", "fails": "red", "not_evidence": "yellow", "not_applicable": "yellow"}
-    for claim in result.claims:
-        verdict = f"[{colours[claim.verdict]}]{claim.verdict.replace('_', ' ')}[/]"
-        text = escape(claim.claim) + (f"\n[dim]{escape(claim.reason)}[/dim]" if claim.reason else "")
-        relation = compared(claim.value, claim.relation, claim.threshold)
-        numbers = (f"{claim.value:.4g}", relation, f"{claim.threshold:.4g}", null_in_words(claim), str(claim.seeds))
-        table.add_row(verdict, text, *numbers)
-    out.print(table)
-    say(f"figure: {result.folder / 'figure.png'}")
 
 
 def _changes(pairs: list[str]) -> dict[str, str]:

@@ -86,7 +86,9 @@ def check(
     elif not np.isfinite(numbers).all() or not numbers.size:
         reason = "a measured number is not finite"
     elif not _passes(worst, relation, threshold):
-        reason = f"the worst of {numbers.size} is {worst:.4g}, not {relation} {threshold:.4g}"
+        bound = f"{'above the allowed' if relation == '<=' else 'below the required'} {threshold:.4g}"
+        several = numbers.size > 1
+        reason = f"the worst of {numbers.size} is {worst:.4g}, {bound}" if several else f"{worst:.4g} is {bound}"
     elif control is not None and (np.isnan(control) or _passes(control, relation, threshold)):
         verdict = "not_evidence"
         reason = "its null is not a number" if np.isnan(control) else f"its null passes: {control:.4g}"

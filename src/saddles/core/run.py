@@ -288,6 +288,17 @@ def _end_early(folder: Path, record: dict[str, Any], error: BaseException, piece
             (folder / "parts").rmdir()
 
 
+def write_ending(folder: Path, status: Status) -> None:
+    """Write down how a run ended whose process was killed, unless it had ended or another process is at it."""
+    before = _record(folder)
+    if before is None or Status.parse(before["status"]).ending != Ending.RUNNING:
+        return
+    with hold(folder, keep=False):  # refused where another process computes the same run
+        record = _record(folder)
+        if record is not None and Status.parse(record["status"]).ending == Ending.RUNNING:
+            write_record(folder / "run.json", record | {"status": str(status)})
+
+
 def _as_theirs(row: Experiment[S], folder: Path, error: BaseException) -> SaddlesError:
     """An error of an experiment that is not ours, for its author."""
     with contextlib.suppress(OSError):

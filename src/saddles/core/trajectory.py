@@ -71,6 +71,13 @@ trajectory = make_trajectory
 """The public name, `saddles.trajectory`."""
 
 
+def lost_variables(found: xr.Dataset | xr.DataTree) -> list[str]:
+    """Names of the variables of real or complex numbers over time that are NaN everywhere at the last time."""
+    parts = [found] if isinstance(found, xr.Dataset) else [node.to_dataset() for node in found.subtree]
+    rows = [row for part in parts for row in part.data_vars.items() if row[1].dtype.kind in "fc" and row[1].size]
+    return [str(name) for name, values in rows if "time" in values.dims and bool(values[{"time": -1}].isnull().all())]
+
+
 @xr.register_datatree_accessor("plot")
 class Plot:
     """`tree.plot()`: a recording as a figure, by `saddles.plot`."""

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from saddles.core.engines.embedded import gpus
 from saddles.core.engines.engine import ONE_THREAD
 from saddles.core.experiment import Context, Experiment, chosen, registered_here
 from saddles.core.provenance import machine, versions
-from saddles.core.run import Run, run_experiment
+from saddles.core.run import Run, planned_folder, run_experiment, write_ending
+from saddles.core.status import Ending, Status
 from saddles.errors import MissingDataError, MissingPackageError, SaddlesError
 from saddles.report.page import Section, write_page
 from saddles.runtime.files import explained
@@ -113,7 +114,7 @@ def _outcomes(work: Mapping[int, tuple[Experiment, Job]], workers: int) -> Gener
 @contextmanager
 def _runner(workers: int) -> Iterator[Submit]:
     """Something that takes jobs: worker processes."""
-    mine, all_workers = threading.local(), set()
+    mine, all_workers, stopped = threading.local(), set(), threading.Event()
 
     def elsewhere(job: Job) -> Outcome:
         if not hasattr(mine, "worker"):
@@ -123,6 +124,9 @@ def _runner(workers: int) -> Iterator[Submit]:
             return mine.worker.call(job)
         except WorkerLostError as error:
             del mine.worker  # the next job of this thread starts another
+            ending = Status(Ending.INTERRUPTED) if stopped.is_set() else Status(Ending.FAILED, str(error))
+            with suppress(OSError, SaddlesError):  # it was killed, and could not say so itself
+                write_ending(planned_folder(job.name, size=job.size, seed=job.seed, root=job.root), ending)
             return Outcome(reason=str(error))
 
     def submit(row: Experiment, job: Job) -> "Future[Outcome]":
@@ -138,6 +142,7 @@ def _runner(workers: int) -> Iterator[Submit]:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         finally:
+            stopped.set()
             for worker in all_workers:
                 worker.kill()
 

@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from saddles.errors import SaddlesError
@@ -55,6 +55,21 @@ def environment_that_keeps_programs() -> dict[str, str]:
         "EQX_ON_ERROR": "nan",
     }
     return {name: os.environ.get(name, value) for name, value in usual.items()}
+
+
+def compiled_programs() -> str:
+    """The folder in which compiled programs are kept, and how much is in it.
+
+    It has no limit. With JAX's own (`jax_compilation_cache_max_size`) each new program costs a look at all others, and
+    one without the file of its last use (from a process without the limit, or a killed one) ends the writing for good.
+    """
+    folder = environment_that_keeps_programs()["JAX_COMPILATION_CACHE_DIR"]
+    sizes = []
+    with suppress(OSError), os.scandir(folder) as found:
+        for file in found:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                sizes.append(file.stat().st_size)
+    return f"{folder} ({f'{len(sizes):,} files, {sum(sizes) / 1e6:.1f} MB' if sizes else 'none yet'})"
 
 
 def keep_compiled_programs() -> None:

@@ -121,13 +121,17 @@ def tokens_of(
     except OSError as error:
         raise SaddlesError(f"{file} cannot be read ({error.strerror}). Give a text file.") from error
     running: Any = model
-    for place in (part for one in places for part in one.split(TIMES)):
-        if Path(place).is_dir() and any(Path(place).glob("token*")):
+    folders = [place for one in places for place in one.split(TIMES) if Path(place).is_dir()]
+    for place in folders:
+        if any(Path(place).glob("token*")):
             ids = tokens_of_text(place, text, len(running.get_input_embeddings().weight))
             break
     else:
         raise SaddlesError(
-            f"No tokenizer lies beside {places[-1]}. Save it there, or give token ids or a function instead of a text."
+            f"No tokenizer lies in {' or '.join(dict.fromkeys(folders))}. Save the model's own there with "
+            f"tokenizer.save_pretrained({folders[0]!r}), or give token ids from Python instead of {file}."
+            if folders
+            else f"Live models bring no tokenizer: give token ids or a function instead of {file}."
         )
     limit = getattr(running.config, "max_position_embeddings", None)
     length = min(LENGTH, limit) if isinstance(limit, int) and limit > 0 else LENGTH
