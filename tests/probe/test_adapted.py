@@ -254,3 +254,37 @@ def test_averaged_weights_are_recorded_like_a_model():
     ranks = group(run.result, "heads")["stable_rank"]
     assert ranks.sizes["layer"] == 2
     assert float(group(run.result, "heads")["frobenius_norm"].min()) > 0
+
+
+def seen(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The matrices of attention that a model computes with: what each layer makes of the unit vectors."""
+    found = {}
+    for name, layer in model.named_modules():
+        if name.endswith(("q_proj", "k_proj", "v_proj", "o_proj")):
+            with torch.no_grad():
+                found[f"{name.removeprefix('base_model.model.')}.weight"] = layer(torch.eye(layer.in_features)).T
+    return found
+
+
+def same_heads(run, model: torch.nn.Module, start: dict[str, torch.Tensor]) -> None:
+    """The recorded heads are those of the weights that the model computes with."""
+    late, early = small(), small()
+    late.load_state_dict(seen(model), strict=False)
+    early.load_state_dict(start, strict=False)
+    dense = saddles.probe.spectra(late.double(), early.double())
+    heads = group(run.result, "heads")["singular_value"].values[-1]
+    wanted = group(dense, "heads")["singular_value"].values[-1][..., : heads.shape[-1]]
+    np.testing.assert_allclose(heads, wanted, atol=1e-4 * wanted.max())
+    assert wanted.max() > 0
+
+
+@pytest.mark.parametrize("kinds", [(True, False), (False, True), (True, True)])
+def test_heads_of_dora_beside_another_active_adapter_are_those_of_the_model(kinds):
+    """PEFT applies active adapters one after the other; each DoRA knows the norms of its own change alone."""
+    model = adapt(small(), use_dora=kinds[0])
+    model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj"], use_dora=kinds[1]))
+    model.base_model.set_adapter(["default", "other"])
+    start = seen(model.eval())
+    with saddles.probe.record(model, every=5) as run:
+        train(model, run, 5)
+    same_heads(run, model, start)

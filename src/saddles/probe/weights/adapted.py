@@ -84,15 +84,21 @@ class AdaptedModule:
         return torch.cat(lefts, 1), torch.cat(rights, 1)
 
     def whole(self, tensors: Tensors) -> Tensor:
-        """The weights that the model computes with."""
+        """The weights that the model computes with.
+
+        PEFT applies active adapters one after the other, each to what those before it made. DoRA scales all of that,
+        by its magnitudes over the norms of W₀ and its own change alone.
+        """
         base = self.base()
         assert base is not None  # heads are looked for only where bases can be read
-        left, right = self.sides(tensors)
-        rows = base.T if self.turned else base
-        rows = rows + left @ right.T
-        magnitudes = [pair.magnitude for pair in self.pairs if pair.magnitude is not None]
-        for name in magnitudes:
-            rows = _double(tensors[name])[:, None] * rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        start = base.T if self.turned else base
+        rows = start
+        for pair in self.pairs:
+            change = pair.scaling * _double(tensors[pair.left]) @ _double(tensors[pair.right])
+            rows = rows + change
+            if pair.magnitude is not None:
+                norms = torch.linalg.vector_norm(start + change, dim=1, keepdim=True)
+                rows = _double(tensors[pair.magnitude])[:, None] * rows / norms
         return rows.T if self.turned else rows
 
     def rank(self, tensors: Tensors) -> int:
