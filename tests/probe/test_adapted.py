@@ -288,3 +288,24 @@ def test_heads_of_dora_beside_another_active_adapter_are_those_of_the_model(kind
     with saddles.probe.record(model, every=5) as run:
         train(model, run, 5)
     same_heads(run, model, start)
+
+
+def test_a_matrix_that_is_trained_whole_beside_the_adapter_counts_in_its_heads(tmp_path):
+    model = adapt(small(), targets=("q_proj", "v_proj"))
+    for name, weight in model.named_parameters():
+        if name.endswith(("k_proj.weight", "o_proj.weight")):
+            weight.requires_grad_(True)
+    start = seen(model)
+    with saddles.probe.record(model, every=5, out=tmp_path / "run") as run:
+        train(model, run, 5)
+    same_heads(run, model, start)
+    with saddles.probe.record(model, every=5, out=tmp_path / "run", step=5) as run:
+        train(model, run, 5)
+    same_heads(run, model, start)
+
+
+def test_a_matrix_that_is_trained_with_its_adapter_is_refused():
+    model = adapt(small(), targets=("q_proj", "v_proj"))
+    model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj.base_layer").requires_grad_(True)
+    with pytest.raises(SaddlesError, match=r"layers.0.self_attn.q_proj.*is trained beside its adapter"):
+        saddles.probe.record(model)

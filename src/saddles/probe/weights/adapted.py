@@ -2,7 +2,7 @@
 
 The change of a matrix is s·BA, s the adapter's scaling, minus the same at the start. Its spectrum is taken from the
 factors (QR of each, then a small matrix), and the product is never formed. Heads need the whole weights,
-W = W₀ + s·BA; of DoRA, m·W/‖W‖ row by row. The base is frozen: it is read a layer at a time, and no copy is kept.
+W = W₀ + s·BA; of DoRA, m·W/‖W‖ row by row. What is frozen is read a layer at a time, and no copy is kept.
 """
 
 import re
@@ -131,15 +131,18 @@ class Adapted:
         layout: heads and modules under the names of the model without its adapter; modules are the adapted ones.
         modules: in the order of the layout's.
         plain: weights of heads that no adapter changes, by name, read when they are asked for.
+        trained: weights of heads that training changes as a whole, by name: the model's own name.
     """
 
     layout: Layout
     modules: tuple[AdaptedModule, ...]
     plain: Mapping[str, Callable[[], Tensor]]
+    trained: Mapping[str, str]
 
     def parameters(self) -> list[str]:
-        """The factors, which are all that training changes of what is measured."""
-        return [name for module in self.modules for pair in module.pairs for name in pair.names()]
+        """All that training changes of what is measured: the factors, and matrices that are trained whole."""
+        factors = [name for module in self.modules for pair in module.pairs for name in pair.names()]
+        return [*factors, *self.trained.values()]
 
     def is_product(self) -> bool:
         """Whether the change is two factors in every module, which `saddles lora compress` needs: not of DoRA."""
@@ -171,7 +174,13 @@ class Adapted:
     def reader(self, tensors: Tensors) -> Callable[[str], Tensor]:
         """A function that gives the weights of heads by name."""
         adapted = {module.weight: module for module in self.modules}
-        return lambda name: adapted[name].whole(tensors) if name in adapted else self.plain[name]()
+
+        def read(name: str) -> Tensor:
+            if name in self.trained:
+                return _double(tensors[self.trained[name]])
+            return adapted[name].whole(tensors) if name in adapted else self.plain[name]()
+
+        return read
 
     def state(self, tensors: Tensors) -> dict[str, Tensor | Whole]:
         """A state dict of the model without its adapter, with the weights that it computes with.
@@ -205,13 +214,21 @@ def find_adapted(model: torch.nn.Module) -> Adapted | None:
     layout = find_layout({} if unread else shapes, configuration(model), counts, norms)
     given = tuple(Module(m.weight, m.shape(live), m.turned, m.rank(live)) for m in modules)
     skipped = layout.skipped + tuple((name, _UNREAD) for name in unread)
+    trained = {_plain(name): name for name, one in live.items() if one.requires_grad and not _ADAPTER.search(name)}
     adapted = {module.weight for module in modules}
+    if both := sorted(adapted & trained.keys()):
+        raise SaddlesError(
+            f"{both[0]} is trained beside its adapter, so that its change is not the adapter's. Freeze it "
+            "(requires_grad_(False)), or leave it out of target_modules."
+        )
+    own = layout.head_parameters()
+    trained = {name: trained[name] for name in own if name in trained}
     plain = {
         name: partial(_read, packed[name]) if name in packed else partial(_double, frozen[name])
-        for name in layout.head_parameters()
-        if name not in adapted
+        for name in own
+        if name not in adapted and name not in trained
     }
-    return Adapted(Layout(layout.heads, given, skipped), modules, plain)
+    return Adapted(Layout(layout.heads, given, skipped), modules, plain, trained)
 
 
 def _quantised(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
