@@ -309,3 +309,19 @@ def test_a_matrix_that_is_trained_with_its_adapter_is_refused():
     model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj.base_layer").requires_grad_(True)
     with pytest.raises(SaddlesError, match=r"layers.0.self_attn.q_proj.*is trained beside its adapter"):
         saddles.probe.record(model)
+
+
+def test_an_adapter_whose_change_is_not_ba_is_refused():
+    """KaSA and AdaLoRA have a diagonal between the factors, BD-LoRA has blocks."""
+    from peft.tuners.lora.config import BdLoraConfig, KasaConfig
+
+    blocks = BdLoraConfig(nblocks=2, target_modules_bd_a=["q_proj"], target_modules_bd_b=["o_proj"])
+    kinds = {"KaSA": {"kasa_config": KasaConfig()}, "BD-LoRA": {"use_bdlora": blocks}}
+    models = {
+        kind: adapt(small(), rank=4, targets=("q_proj", "o_proj"), **settings) for kind, settings in kinds.items()
+    }
+    settings = {"init_r": 6, "target_r": 4, "total_step": 10, "target_modules": ["q_proj"]}
+    models["AdaLoRA"] = peft.get_peft_model(small(), peft.AdaLoraConfig(**settings))
+    for model in models.values():
+        with pytest.raises(SaddlesError, match=r"layers.0.self_attn.q_proj is adapted by .*, whose change is not s·BA"):
+            saddles.probe.record(model)

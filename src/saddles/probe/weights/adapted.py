@@ -40,6 +40,8 @@ Tensors = Mapping[str, Tensor]
 
 _PREFIX = "base_model.model."
 _ADAPTER = re.compile(r"\.(lora_|modules_to_save\.|original_module\.)")
+_PRODUCTS = ("Dora", "ALora", "Velora", "Monteclora", "MiCA")
+"""How the names of PEFT's variants begin that change weights by s·BA, as plain LoRA does, DoRA before it scales."""
 _UNREAD = "its base is quantised and cannot be read here: heads are left out, its ΔW is measured from the factors"
 
 
@@ -272,11 +274,24 @@ def _modules(model: torch.nn.Module) -> Iterator[AdaptedModule]:
                 continue
             if getattr(layer, "merged", False):
                 raise SaddlesError(f"The adapter is merged into {plain_name(name)}. Call unmerge_adapter() first.")
+            if _base_of(layer).weight.ndim != 2:  # factors of convolutions have further axes
+                continue
+            for one in active:
+                _refuse_other(plain_name(name), layer, one)
             pairs = tuple(_pair(plain_name(name), layer, left, right, one) for one in active)
             turned = turned or bool(getattr(layer, "fan_in_fan_out", False))
-            module = AdaptedModule(f"{_plain(plain_name(name))}.weight", layer, pairs, turned)
-            if _base_of(layer).weight.ndim == 2:  # factors of convolutions have further axes
-                yield module
+            yield AdaptedModule(f"{_plain(plain_name(name))}.weight", layer, pairs, turned)
+
+
+def _refuse_other(name: str, layer: Any, adapter: str) -> None:
+    """Refuse what has factors and changes weights in another way: KaSA, blocks, pooled inputs, routing; AdaLoRA."""
+    variant = getattr(layer, "lora_variant", {}).get(adapter)
+    known = variant is None or type(variant).__name__.startswith(_PRODUCTS)
+    if not known or hasattr(layer, "lora_E"):
+        raise SaddlesError(
+            f"{name} is adapted by {type(variant or layer).__name__} of PEFT, whose change is not s·BA. Record LoRA, "
+            "rsLoRA or DoRA."
+        )
 
 
 def _pair(name: str, layer: Any, left: str, right: str, adapter: str) -> Factors:
