@@ -1,6 +1,7 @@
 """Training with PEFT, live: ranks used against ranks given, by module and by head, against dense weights."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,6 +142,9 @@ def test_the_change_counts_from_the_start_of_the_recording():
                     weight[:, 0] += 1.0
         run.step()
     assert group(run.result, "modules")["used_rank"].values[-1].tolist() == [1.0, 1.0]
+    # Cut to rank 1 the adapter would lose nearly all that it did before the recording.
+    assert "lora compress" not in run.result.attrs["suggestion"]
+    assert "since the recording began" in run.result.attrs["suggestion"]
 
 
 def test_a_recording_is_resumed_with_the_reference_of_its_start(tmp_path):
@@ -261,8 +265,9 @@ def seen(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     found = {}
     for name, layer in model.named_modules():
         if name.endswith(("q_proj", "k_proj", "v_proj", "o_proj")):
+            inputs: Any = layer.in_features
             with torch.no_grad():
-                found[f"{name.removeprefix('base_model.model.')}.weight"] = layer(torch.eye(layer.in_features)).T
+                found[f"{name.removeprefix('base_model.model.')}.weight"] = layer(torch.eye(inputs)).T
     return found
 
 

@@ -151,6 +151,11 @@ class Adapted:
         pairs = [pair for module in self.modules for pair in module.pairs]
         return all(pair.magnitude is None and "lora_embedding" not in pair.left for pair in pairs)
 
+    def is_zero(self, tensors: Tensors) -> bool:
+        """Whether the factors change nothing, as at PEFT's usual start, where B = 0."""
+        pairs = [pair for module in self.modules for pair in module.pairs]
+        return not any(bool(tensors[pair.left].any()) and bool(tensors[pair.right].any()) for pair in pairs)
+
     def measure(self, now: Tensors, start: Tensors, mapping: Map = map) -> Row:
         """Heads and modules of one measurement."""
         row = {f"modules/{name}": array for name, array in self._measure_modules(now, start).items()}
@@ -241,8 +246,12 @@ def _quantised(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
             yield _plain(f"{plain_name(name)}.weight"), base
 
 
-def suggestion(modules: xr.Dataset, adapted: Adapted | None) -> dict[str, str]:
-    """The attribute `suggestion` of a recording: which rank would do; none where no adapter was recorded."""
+def suggestion(modules: xr.Dataset, adapted: Adapted | None, from_zero: bool) -> dict[str, str]:
+    """The attribute `suggestion` of a recording: which rank would do; none where no adapter was recorded.
+
+    Args:
+        from_zero: the adapter changed nothing when the recording began, so that what is counted is all it does.
+    """
     if adapted is None or "used_rank" not in modules:
         return {}
     given, used = int(modules["given_rank"].values.max()), modules["used_rank"].values[-1]
@@ -261,6 +270,8 @@ def suggestion(modules: xr.Dataset, adapted: Adapted | None) -> dict[str, str]:
         )
         if most >= given:
             words += " All are used."
+        elif not from_zero:
+            words += " What the adapter did before is not counted: only what has changed since the recording began."
         elif adapted.is_product():
             words += f" `saddles lora compress ADAPTER --max-rank {most}` makes it that small."
     return {"suggestion": words + missing * (known.size < used.size)}
