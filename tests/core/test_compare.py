@@ -66,3 +66,13 @@ def test_other_shapes_are_refused():
     wide = xr.Dataset({"s": (("time", "mode"), np.zeros((2, 3)))}, coords={"time": [0.0, 1.0]})
     with pytest.raises(SaddlesError, match="must agree"):
         compare(wide, wide.isel(mode=slice(0, 2)))
+
+
+def test_a_recording_is_refused_with_the_way_to_compare_it():
+    tree = xr.DataTree.from_dict({"/": xr.Dataset(), "heads": curve([0, 1, 2])})
+    with pytest.raises(SaddlesError, match=r"`measured` must be one table .* tree of heads.*tree\['heads'\]"):
+        compare(tree, tree)
+    with pytest.raises(SaddlesError, match="`predicted` must be one table"):
+        compare(curve([0, 1, 2]), tree)
+    groups = [tree["heads"].to_dataset()] * 2
+    assert float(compare(*groups)["error"].max()) == 0.0

@@ -8,7 +8,7 @@ from saddles.errors import SaddlesError
 KINDS = ("max_absolute", "max_relative", "rms", "final")
 
 
-def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
+def compare(measured: xr.Dataset | xr.DataTree, predicted: xr.Dataset | xr.DataTree) -> xr.Dataset:
     """Align two trajectories on their clock and measure every variable they share.
 
     Where both have `step`, steps are matched; otherwise times. Common instants are used
@@ -22,6 +22,15 @@ def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
         rms: root mean square of m − p;
         final: ‖m − p‖ / ‖m‖ at the last common instant.
     """
+    for name, data in (("measured", measured), ("predicted", predicted)):
+        if isinstance(data, xr.DataTree):
+            groups = ", ".join(data.children)
+            raise SaddlesError.must_be(
+                name, "one table over time", f"a tree of {groups}",
+                "Compare a group of each in Python, as tree['heads'].to_dataset()",
+            )  # fmt: skip
+    assert isinstance(measured, xr.Dataset)
+    assert isinstance(predicted, xr.Dataset)
     shared = [
         name
         for name in measured.data_vars
