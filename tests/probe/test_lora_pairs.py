@@ -225,8 +225,8 @@ def test_a_module_inside_another_saved_one_is_saved_once(tmp_path):
     import transformers
 
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = transformers.ViTConfig(**sizes, intermediate_size=48, image_size=16, patch_size=4, num_labels=5)
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 5}
+    config = transformers.ViTConfig(**sizes, intermediate_size=48, image_size=16, patch_size=4)
     base = transformers.ViTForImageClassification(config).eval()
     tuned, images = trained(base), torch.randn(3, 3, 16, 16)
     plan = lora_plan(base, tuned, energy=1.0, save_modules=True)
