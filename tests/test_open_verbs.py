@@ -11,6 +11,7 @@ import pytest
 import saddles
 from saddles.concepts import Identity, SymmetricTwoLayer
 from saddles.core.status import Ending, Status, status_of
+from saddles.diagonal import LinearDiagonal
 from saddles.linear import Denoising, GradientDescent, GradientFlow, SelfConsistent, TwoLayer
 
 TIMES = np.linspace(0.0, 2.0, 5)
@@ -66,6 +67,9 @@ def test_arrays_and_ranges_are_lists_too(rates):
     one, other = (simulate(model, Identity([1.0, 2.0], [0.1, 0.1]), GradientFlow(), times=TIMES) for model in both)
     assert other["loss"].dims == ("time", "scale")
     np.testing.assert_array_equal(one["loss"], other["loss"])
+    assert LinearDiagonal(3, log_alpha=np.array([-10.0, -20.0])).log_alpha is not None
+    with pytest.raises(saddles.SaddlesError, match="negative number"):
+        LinearDiagonal(3, log_alpha=np.array([-10.0, 20.0]))
 
 
 @pytest.mark.parametrize(("words", "name"), [({"seed": [3, 3]}, "seed"), ({"rate": [1.0, 2.0, 1]}, "rate")])
