@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import saddles
+from saddles.concepts import Identity, SymmetricTwoLayer
 from saddles.core.status import Ending, Status, status_of
+from saddles.diagonal import LinearDiagonal
 from saddles.linear import Denoising, GradientDescent, GradientFlow, SelfConsistent, TwoLayer
 
 TIMES = np.linspace(0.0, 2.0, 5)
@@ -50,6 +52,31 @@ def test_lists_of_an_own_model_become_axes():
     assert runs["x"].dims == ("time", "rate", "seed")
     alone = saddles.simulate(Decay(rate=2.0), None, None, times=TIMES, seed=1)
     np.testing.assert_array_equal(runs["x"].sel(rate=2.0, seed=1), alone["x"])
+
+
+@pytest.mark.parametrize("rates", [np.array([1.0, 2.0]), np.geomspace(1.0, 2.0, 2, dtype="float32"), range(1, 3)])
+def test_arrays_and_ranges_are_lists_too(rates):
+    runs = simulate(Decay(rate=rates), None, None, times=TIMES)
+    assert runs["x"].dims == ("time", "rate")
+    np.testing.assert_array_equal(runs["x"], simulate(Decay(rate=[1.0, 2.0]), None, None, times=TIMES)["x"])
+    model = TwoLayer(10, np.array([1e-3, 1e-2]))
+    assert simulate(model, Denoising(6, 2), GradientFlow(), times=TIMES)["loss"].dims == ("time", "variance")
+    assert predict(model, Denoising(6, 2), SelfConsistent(), times=TIMES)["loss"].dims == ("time", "variance")
+    # As many scales as hidden units: an array that is taken for one value would scale each unit by its own.
+    both = [SymmetricTwoLayer(hidden=2, scale=scales) for scales in ([0.1, 0.2], np.array([0.1, 0.2]))]
+    one, other = (simulate(model, Identity([1.0, 2.0], [0.1, 0.1]), GradientFlow(), times=TIMES) for model in both)
+    assert other["loss"].dims == ("time", "scale")
+    np.testing.assert_array_equal(one["loss"], other["loss"])
+    assert LinearDiagonal(3, log_alpha=np.array([-10.0, -20.0])).log_alpha is not None
+    with pytest.raises(saddles.SaddlesError, match="negative number"):
+        LinearDiagonal(3, log_alpha=np.array([-10.0, 20.0]))
+
+
+@pytest.mark.parametrize(("words", "name"), [({"seed": [3, 3]}, "seed"), ({"rate": [1.0, 2.0, 1]}, "rate")])
+def test_a_value_that_is_listed_twice_is_refused(words, name):
+    model = Decay(rate=words.pop("rate", 1.0))
+    with pytest.raises(saddles.SaddlesError, match=f"`{name}` must be different values"):
+        simulate(model, None, None, times=TIMES, **words)
 
 
 def test_own_theory_of_a_model_of_a_lab():

@@ -39,7 +39,10 @@ ArrayLike = npt.ArrayLike | float | tuple[Any, ...]  # as NumPy's own, whose mem
 """What `numpy.asarray` takes: numbers, nested lists and tuples of them, arrays."""
 
 AXIS = {"axis": True}
-"""Metadata of a dataclass field that may be a list and then becomes an axis of the result."""
+"""Metadata of a dataclass field that may be a list and then becomes an axis of the result.
+
+A range or an array with one axis is a list too, except in a field with {**AXIS, "vector": True}, whose value it is.
+"""
 
 
 @runtime_checkable

@@ -66,3 +66,34 @@ def test_other_shapes_are_refused():
     wide = xr.Dataset({"s": (("time", "mode"), np.zeros((2, 3)))}, coords={"time": [0.0, 1.0]})
     with pytest.raises(SaddlesError, match="must agree"):
         compare(wide, wide.isel(mode=slice(0, 2)))
+
+
+def test_a_recording_is_refused_with_the_way_to_compare_it():
+    tree = xr.DataTree.from_dict({"/": xr.Dataset(), "heads": curve([0, 1, 2])})
+    with pytest.raises(SaddlesError, match=r"`measured` must be one table .* tree of heads.*tree\['heads'\]"):
+        compare(tree, tree)
+    with pytest.raises(SaddlesError, match="`predicted` must be one table"):
+        compare(curve([0, 1, 2]), tree)
+    groups = [tree["heads"].to_dataset()] * 2
+    assert float(compare(*groups)["error"].max()) == 0.0
+
+
+def _seeds(seeds, shift=0.0):
+    values = np.add.outer([0.0, 1.0, 2.0], [10.0 * seed for seed in seeds]) + shift
+    return xr.Dataset({"loss": (("time", "seed"), values)}, coords={"time": [0.0, 1.0, 2.0], "seed": seeds})
+
+
+def test_runs_are_matched_by_their_labels():
+    errors = compare(_seeds([0, 1, 2]), _seeds([2, 0, 1], shift=0.5))["error"].sel(variable="loss")
+    assert errors.sel(kind="max_absolute") == 0.5
+    other = compare(_seeds([0, 1]), _seeds([5, 6]))["error"].sel(variable="loss")  # nothing in common: in their order
+    assert other.sel(kind="max_absolute") == 50.0
+    with pytest.raises(SaddlesError, match=r"`seed` is 0, 1 in one and 1, 2 in the other"):
+        compare(_seeds([0, 1]), _seeds([1, 2]))
+    rounded = [compare(_seeds([0.1, 0.3]), _seeds([0.1, 0.1 + 0.2]))["error"].max()]
+    assert float(rounded[0]) < 1e-14
+
+
+def test_one_axis_too_many_is_told():
+    with pytest.raises(SaddlesError, match=r"loss has the axes time, seed in one and time in the other"):
+        compare(_seeds([0, 1]), curve([0, 1, 2]))

@@ -1,6 +1,7 @@
 """Training with PEFT, live: ranks used against ranks given, by module and by head, against dense weights."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,6 +142,9 @@ def test_the_change_counts_from_the_start_of_the_recording():
                     weight[:, 0] += 1.0
         run.step()
     assert group(run.result, "modules")["used_rank"].values[-1].tolist() == [1.0, 1.0]
+    # Cut to rank 1 the adapter would lose nearly all that it did before the recording.
+    assert "lora compress" not in run.result.attrs["suggestion"]
+    assert "since the recording began" in run.result.attrs["suggestion"]
 
 
 def test_a_recording_is_resumed_with_the_reference_of_its_start(tmp_path):
@@ -254,3 +258,75 @@ def test_averaged_weights_are_recorded_like_a_model():
     ranks = group(run.result, "heads")["stable_rank"]
     assert ranks.sizes["layer"] == 2
     assert float(group(run.result, "heads")["frobenius_norm"].min()) > 0
+
+
+def seen(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The matrices of attention that a model computes with: what each layer makes of the unit vectors."""
+    found = {}
+    for name, layer in model.named_modules():
+        if name.endswith(("q_proj", "k_proj", "v_proj", "o_proj")):
+            inputs: Any = layer.in_features
+            with torch.no_grad():
+                found[f"{name.removeprefix('base_model.model.')}.weight"] = layer(torch.eye(inputs)).T
+    return found
+
+
+def same_heads(run, model: torch.nn.Module, start: dict[str, torch.Tensor]) -> None:
+    """The recorded heads are those of the weights that the model computes with."""
+    late, early = small(), small()
+    late.load_state_dict(seen(model), strict=False)
+    early.load_state_dict(start, strict=False)
+    dense = saddles.probe.spectra(late.double(), early.double())
+    heads = group(run.result, "heads")["singular_value"].values[-1]
+    wanted = group(dense, "heads")["singular_value"].values[-1][..., : heads.shape[-1]]
+    np.testing.assert_allclose(heads, wanted, atol=1e-4 * wanted.max())
+    assert wanted.max() > 0
+
+
+@pytest.mark.parametrize("kinds", [(True, False), (False, True), (True, True)])
+def test_heads_of_dora_beside_another_active_adapter_are_those_of_the_model(kinds):
+    """PEFT applies active adapters one after the other; each DoRA knows the norms of its own change alone."""
+    model = adapt(small(), use_dora=kinds[0])
+    model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj"], use_dora=kinds[1]))
+    model.base_model.set_adapter(["default", "other"])
+    start = seen(model.eval())
+    with saddles.probe.record(model, every=5) as run:
+        train(model, run, 5)
+    same_heads(run, model, start)
+
+
+def test_a_matrix_that_is_trained_whole_beside_the_adapter_counts_in_its_heads(tmp_path):
+    model = adapt(small(), targets=("q_proj", "v_proj"))
+    for name, weight in model.named_parameters():
+        if name.endswith(("k_proj.weight", "o_proj.weight")):
+            weight.requires_grad_(True)
+    start = seen(model)
+    with saddles.probe.record(model, every=5, out=tmp_path / "run") as run:
+        train(model, run, 5)
+    same_heads(run, model, start)
+    with saddles.probe.record(model, every=5, out=tmp_path / "run", step=5) as run:
+        train(model, run, 5)
+    same_heads(run, model, start)
+
+
+def test_a_matrix_that_is_trained_with_its_adapter_is_refused():
+    model = adapt(small(), targets=("q_proj", "v_proj"))
+    model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj.base_layer").requires_grad_(True)
+    with pytest.raises(SaddlesError, match=r"layers.0.self_attn.q_proj.*is trained beside its adapter"):
+        saddles.probe.record(model)
+
+
+def test_an_adapter_whose_change_is_not_ba_is_refused():
+    """KaSA and AdaLoRA have a diagonal between the factors, BD-LoRA has blocks."""
+    from peft.tuners.lora.config import BdLoraConfig, KasaConfig
+
+    blocks = BdLoraConfig(nblocks=2, target_modules_bd_a=["q_proj"], target_modules_bd_b=["o_proj"])
+    kinds = {"KaSA": {"kasa_config": KasaConfig()}, "BD-LoRA": {"use_bdlora": blocks}}
+    models = {
+        kind: adapt(small(), rank=4, targets=("q_proj", "o_proj"), **settings) for kind, settings in kinds.items()
+    }
+    settings = {"init_r": 6, "target_r": 4, "total_step": 10, "target_modules": ["q_proj"]}
+    models["AdaLoRA"] = peft.get_peft_model(small(), peft.AdaLoraConfig(**settings))
+    for model in models.values():
+        with pytest.raises(SaddlesError, match=r"layers.0.self_attn.q_proj is adapted by .*, whose change is not s·BA"):
+            saddles.probe.record(model)

@@ -187,6 +187,8 @@ def test_only_some_matrices(home):
         inspect(place, only="nothing")
     with pytest.raises(SaddlesError, match="regular expression"):
         inspect(place, only="(")
+    with pytest.raises(SaddlesError, match="Leave one of them out"):
+        inspect(place, only="wte", modules=False)
 
 
 def test_a_model_without_attention_and_numbers_that_are_not_finite(home, tmp_path):

@@ -220,6 +220,25 @@ def test_saved_modules_make_base_and_adapter_equal_the_tuned_model(family, tmp_p
     torch.testing.assert_close(_outputs(_loaded(base, made.folder)), _outputs(tuned), atol=1e-5, rtol=0)
 
 
+def test_a_module_inside_another_saved_one_is_saved_once(tmp_path):
+    """The embeddings of a ViT have a class token of their own, and patches in a module inside them."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 5}
+    config = transformers.ViTConfig(**sizes, intermediate_size=48, image_size=16, patch_size=4)
+    base = transformers.ViTForImageClassification(config).eval()
+    tuned, images = trained(base), torch.randn(3, 3, 16, 16)
+    plan = lora_plan(base, tuned, energy=1.0, save_modules=True)
+    saved = [one.name for one in plan.saved]
+    assert not any(one != other and one.startswith(f"{other}.") for one in saved for other in saved)
+    assert plan.share_left_out == 0
+    made = lora_extract(base, tuned, plan, tmp_path / "adapter")
+    assert made.parameters == plan.parameters + plan.saved_parameters
+    after = _loaded(base, made.folder)(images).logits
+    torch.testing.assert_close(after, tuned(images).logits, atol=1e-5, rtol=0)
+
+
 def test_biases_of_some_modules_are_saved(tmp_path):
     settings = copy.deepcopy(tiny("llama").config)
     settings.attention_bias = True

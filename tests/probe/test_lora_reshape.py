@@ -11,6 +11,7 @@ from planted import tiny
 from safetensors.torch import load_file, save_file
 
 from saddles.errors import SaddlesError
+from saddles.probe.lora.planning import lora_plan
 from saddles.probe.lora.reshape import lora_compress, lora_grow, lora_merge
 from saddles.probe.lora.stored import open_adapter
 
@@ -182,11 +183,53 @@ def test_the_product_is_never_formed(tmp_path, monkeypatch):
     assert max(sizes) <= 4 * 4096
 
 
+@pytest.mark.parametrize("start", ["pissa", "pissa_niter_4", "olora"])
+def test_an_adapter_whose_start_changed_the_base_is_refused_until_it_is_converted(start, tmp_path):
+    """PEFT takes the start of such an adapter out of the base each time it loads it: base + BA is another model."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    base: Any = tiny("llama")
+    base.save_pretrained(str(tmp_path / "base"))
+    settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
+    model: Any = get_peft_model(copy.deepcopy(base), LoraConfig(**settings, init_lora_weights=start))
+    config = model.peft_config["default"]
+    config.init_lora_weights = True
+    model.save_pretrained(str(tmp_path / "first"))
+    config.init_lora_weights = start
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    wanted = model.eval()(TOKENS).logits
+    model.save_pretrained(str(tmp_path / "tuned"))
+    for attempt in (
+        lambda: lora_compress(tmp_path / "tuned", tmp_path / "out", max_rank=2),
+        lambda: lora_grow(tmp_path / "tuned", 8, tmp_path / "out"),
+        lambda: lora_merge([tmp_path / "tuned"] * 2, [0.5, 0.5], tmp_path / "out"),
+        lambda: lora_plan(tmp_path / "base", tmp_path / "tuned"),
+    ):
+        with pytest.raises(
+            SaddlesError, match=f"init_lora_weights='{start}'.*path_initial_model_for_weight_conversion"
+        ):
+            attempt()
+    config.init_lora_weights = True  # as PEFT wants it for the conversion
+    model.save_pretrained(str(tmp_path / "converted"), path_initial_model_for_weight_conversion=str(tmp_path / "first"))
+    lora_compress(tmp_path / "converted", tmp_path / "same", energy=1.0)
+    again: Any = PeftModel.from_pretrained(copy.deepcopy(base), str(tmp_path / "same")).eval()
+    torch.testing.assert_close(again(TOKENS).logits, wanted, atol=1e-5, rtol=1e-4)
+
+
 def test_what_is_no_product_of_factors_is_refused(tmp_path):
     _trained_adapter(tmp_path / "dora", use_dora=True)
     with pytest.raises(SaddlesError, match="DoRA"):
         lora_compress(tmp_path / "dora", tmp_path / "out", max_rank=2)
     _trained_adapter(tmp_path / "good")
+    plain = (tmp_path / "good" / "adapter_config.json").read_text()
+    for key, value, word in (("kasa_config", {"beta": 1e-4}, "KaSA"), ("use_bdlora", {"nblocks": 2}, "BD-LoRA")):
+        (tmp_path / "good" / "adapter_config.json").write_text(json.dumps(json.loads(plain) | {key: value}))
+        with pytest.raises(SaddlesError, match=f"uses {word}, whose change is not a product"):
+            lora_compress(tmp_path / "good", tmp_path / "out", max_rank=2)
+    (tmp_path / "good" / "adapter_config.json").write_text(plain)
     with pytest.raises(SaddlesError, match="two or more"):
         lora_merge([tmp_path / "good"], None, tmp_path / "out")
     with pytest.raises(SaddlesError, match="one for each adapter"):

@@ -150,9 +150,9 @@ class SymmetricTwoLayer(Trainable):
 
     weights: ArrayLike | None = field(default=None, repr=False)
     factor: ArrayLike | None = field(default=None, repr=False)
-    hidden: int | Sequence[int] | None = field(default=None, metadata=AXIS)
-    top: float | Sequence[float] | None = field(default=None, metadata=AXIS)
-    scale: float | Sequence[float] | None = field(default=None, metadata=AXIS)
+    hidden: int | Sequence[int] | np.ndarray | None = field(default=None, metadata=AXIS)
+    top: float | Sequence[float] | np.ndarray | None = field(default=None, metadata=AXIS)
+    scale: float | Sequence[float] | np.ndarray | None = field(default=None, metadata=AXIS)
     size: int | None = None
 
     def __post_init__(self) -> None:
@@ -258,7 +258,7 @@ class MLP(Trainable):
     activation: str = "linear"
     bias: bool = False
     init: str = "pytorch"
-    scale: float | Sequence[float] | None = field(default=None, metadata=AXIS)
+    scale: float | Sequence[float] | np.ndarray | None = field(default=None, metadata=AXIS)
 
     def __post_init__(self) -> None:
         if self.activation not in ("linear", "relu"):

@@ -8,12 +8,13 @@ from saddles.errors import SaddlesError
 KINDS = ("max_absolute", "max_relative", "rms", "final")
 
 
-def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
+def compare(measured: xr.Dataset | xr.DataTree, predicted: xr.Dataset | xr.DataTree) -> xr.Dataset:
     """Align two trajectories on their clock and measure every variable they share.
 
     Where both have `step`, steps are matched; otherwise times. Common instants are used
     as they are; if fewer than two coincide, the prediction is interpolated linearly onto
-    the measured times inside their overlap (attribute `alignment` says which).
+    the measured times inside their overlap (attribute `alignment` says which). Along other axes,
+    equal labels (seeds, settings) are matched; runs without a label in common are taken in their order.
 
     Returns:
         `error` (variable, kind) with kinds
@@ -22,6 +23,15 @@ def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
         rms: root mean square of m − p;
         final: ‖m − p‖ / ‖m‖ at the last common instant.
     """
+    for name, data in (("measured", measured), ("predicted", predicted)):
+        if isinstance(data, xr.DataTree):
+            groups = ", ".join(data.children)
+            raise SaddlesError.must_be(
+                name, "one table over time", f"a tree of {groups}",
+                "Compare a group of each in Python, as tree['heads'].to_dataset()",
+            )  # fmt: skip
+    assert isinstance(measured, xr.Dataset)
+    assert isinstance(predicted, xr.Dataset)
     shared = [
         name
         for name in measured.data_vars
@@ -31,13 +41,14 @@ def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
         and np.issubdtype(measured[name].dtype, np.number)
     ]
     if not shared:
+        _refuse_other_axes(measured, predicted)
         ours, theirs = (", ".join(sorted(map(str, data.data_vars))) for data in (measured, predicted))
         raise SaddlesError(
             f"The two trajectories must share a variable over time; they have {ours} and {theirs}. "
             "Give both the same `keep`."
         )
     clock = "step" if "step" in measured.coords and "step" in predicted.coords else "time"
-    left, right, how = _align(measured[shared], predicted[shared], clock)
+    left, right, how = _align(measured[shared], _matched(measured[shared], predicted[shared]), clock)
     rows = [_errors(left[name], right[name]) for name in shared]
     return xr.Dataset(
         {"error": (("variable", "kind"), np.array(rows))},
@@ -50,6 +61,40 @@ def compare(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
             "to": float(left[clock][-1]),
         },
     )
+
+
+def _refuse_other_axes(measured: xr.Dataset, predicted: xr.Dataset) -> None:
+    """Name a variable that both have, over other axes."""
+    for name in measured.data_vars:
+        if name in predicted.data_vars and "time" in measured[name].dims and "time" in predicted[name].dims:
+            ours, theirs = (", ".join(map(str, data[name].dims)) for data in (measured, predicted))
+            raise SaddlesError(
+                f"{name} has the axes {ours} in one and {theirs} in the other. Choose one value of the further axis, "
+                "as with .sel(seed=0), or give both the same lists."
+            )
+
+
+def _matched(measured: xr.Dataset, predicted: xr.Dataset) -> xr.Dataset:
+    """The prediction in the order of the measurement's labels; without common labels, in its own."""
+    for axis in [axis for axis in predicted.dims if axis in predicted.indexes and axis in measured.indexes]:
+        if axis == "time":
+            continue
+        ours, theirs = measured[axis].values, predicted[axis].values
+        if ours.shape != theirs.shape or _same_labels(ours, theirs) or not np.isin(ours, theirs).any():
+            continue
+        if not np.isin(ours, theirs).all() or len(np.unique(theirs)) < len(theirs):
+            sides = [", ".join(map(str, labels)) for labels in (ours, theirs)]
+            raise SaddlesError(
+                f"`{axis}` is {sides[0]} in one and {sides[1]} in the other. Compare the same ones, as with .sel."
+            )
+        predicted = predicted.sel({axis: ours})
+    return predicted
+
+
+def _same_labels(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Labels that differ by rounding are the same: a width or a variance may have been computed in two ways."""
+    numbers = all(np.issubdtype(labels.dtype, np.number) for labels in (ours, theirs))
+    return bool(np.allclose(ours, theirs, rtol=1e-9, atol=0)) if numbers else bool((ours == theirs).all())
 
 
 def _align(measured: xr.Dataset, predicted: xr.Dataset, clock: str) -> tuple[xr.Dataset, xr.Dataset, str]:

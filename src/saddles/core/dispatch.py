@@ -127,7 +127,7 @@ def _lay_out(call: _Call, given: dict[str, Any], options: Mapping[str, Any]) -> 
     _need_times(call, taken)
     if seeds != 0:
         _refuse_seed(call)
-    axes = {name: list(getattr(owner, name)) for owner in (call.model, call.other) for name in listed(owner)}
+    axes = {name: _values(getattr(owner, name)) for owner in (call.model, call.other) for name in listed(owner)}
     if isinstance(seeds, list):
         axes["seed"] = seeds
     if not axes:
@@ -135,6 +135,8 @@ def _lay_out(call: _Call, given: dict[str, Any], options: Mapping[str, Any]) -> 
     for name, values in axes.items():
         if not len(values):
             raise SaddlesError.must_be(name, "a value or a list of at least one", values)
+        if len(set(values)) < len(values):
+            raise SaddlesError.must_be(name, "different values", values)
     runs = {}
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
@@ -200,8 +202,19 @@ def listed(owner: object) -> list[str]:
     return [
         field.name
         for field in dataclasses.fields(owner)
-        if field.metadata.get("axis") and isinstance(getattr(owner, field.name), list | tuple)
+        if field.metadata.get("axis") and _is_list(getattr(owner, field.name), bool(field.metadata.get("vector")))
     ]
+
+
+def _is_list(value: object, vector: bool) -> bool:
+    """A list, a tuple, a range, or an array with one axis, unless that is one value of the field."""
+    if isinstance(value, Sequence):
+        return not isinstance(value, str)
+    return not vector and getattr(value, "ndim", 0) == 1  # of NumPy or JAX
+
+
+def _values(listed: Any) -> list[Any]:
+    return listed.tolist() if hasattr(listed, "tolist") else list(listed)
 
 
 def _with(owner: Any, chosen: Mapping[str, Any]) -> Any:

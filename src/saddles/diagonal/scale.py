@@ -4,10 +4,12 @@ import math
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
+
 from saddles.errors import SaddlesError
 
-LogAlpha = float | Sequence[float] | None
-"""log α, a list of them (which adds the axis `log_alpha`), or None where it is not set."""
+LogAlpha = float | Sequence[float] | np.ndarray | None
+"""log α, a list or an array of them (which adds the axis `log_alpha`), or None where it is not set."""
 
 SMALLEST = -300.0
 """log α below which weights are not held as ordinary numbers: e^−300 ≈ 1e-130, whose square float64 still holds."""
@@ -15,7 +17,7 @@ SMALLEST = -300.0
 
 def check_log_alpha(log_alpha: LogAlpha) -> None:
     """Refuse α ≥ 1 and what is not a number, also in a list; None is not set."""
-    values = log_alpha if isinstance(log_alpha, list | tuple) else [log_alpha]
+    values = log_alpha if isinstance(log_alpha, Sequence | np.ndarray) else [log_alpha]
     for value in values:
         if value is None and values is not log_alpha:
             continue

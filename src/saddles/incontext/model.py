@@ -29,7 +29,7 @@ from saddles.runtime.precision import in_double_precision
 from saddles.solvers.dynamics import Dynamics, check_method, horizon_of
 from saddles.solvers.two_layer import drawn
 
-Numbers = float | Sequence[float]
+Numbers = float | Sequence[float] | np.ndarray
 
 
 def check_positive(name: str, values: Numbers) -> None:

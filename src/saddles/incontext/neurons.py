@@ -139,7 +139,7 @@ class Neurons:
     degree: int
     size: int
     count: int
-    scale: float | Sequence[float] = field(metadata=AXIS)
+    scale: float | Sequence[float] | np.ndarray = field(metadata=AXIS)
     weights: ArrayLike | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

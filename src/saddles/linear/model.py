@@ -36,8 +36,8 @@ class TwoLayer:
         weights: given (W1, W2) instead of a draw; see `from_weights`.
     """
 
-    width: float | Sequence[float] = field(metadata=AXIS)
-    variance: float | Sequence[float] = field(metadata=AXIS)
+    width: float | Sequence[float] | np.ndarray = field(metadata=AXIS)
+    variance: float | Sequence[float] | np.ndarray = field(metadata=AXIS)
     weights: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

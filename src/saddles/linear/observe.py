@@ -51,7 +51,7 @@ class Network(Protocol):
     """What theories and trajectories of this lab read of a model; `TwoLayer` is one."""
 
     @property
-    def width(self) -> float | Sequence[float]:
+    def width(self) -> float | Sequence[float] | np.ndarray:
         """w, the number of hidden units."""
         ...
 

@@ -91,7 +91,7 @@ class DiagonalAttention(AttentionModel):
         scale: ω₀, any positive number, or an array with one per coordinate. A list adds the axis `scale`.
     """
 
-    scale: Scale | Vector = field(default=0.1, metadata=AXIS)
+    scale: Scale | Vector = field(default=0.1, metadata={**AXIS, "vector": True})
 
     norm = "l1"  # Theorem 4.1
     diagonal = True

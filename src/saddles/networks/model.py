@@ -33,8 +33,8 @@ class Perceptron:
         layers: of weights, L; 2 has one hidden layer.
     """
 
-    width: int | Sequence[int] = field(metadata=AXIS)
-    variance: float | Sequence[float] = field(metadata=AXIS)
+    width: int | Sequence[int] | np.ndarray = field(metadata=AXIS)
+    variance: float | Sequence[float] | np.ndarray = field(metadata=AXIS)
     activation: str = "relu"
     layers: int = 2
 

@@ -127,6 +127,10 @@ def _work(
     config: Config | None,
     out: str | os.PathLike[str] | None,
 ) -> "Work":
+    if only is not None and not modules:
+        raise SaddlesError(
+            "`only` chooses among the matrices, and without `modules` none is measured. Leave one of them out."
+        )
     series = open_series(paths, reference, config)
     need_heads(series.layout)
     layout = dataclasses.replace(series.layout, modules=_chosen(series.layout, only) if modules else ())

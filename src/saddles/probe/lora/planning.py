@@ -259,6 +259,10 @@ def _saved(pairs: Match, left: tuple[LeftOut, ...], late: Weights) -> tuple[tupl
         module = name.rpartition(".")[0]
         if home.rpartition(".")[0] in norms and module not in above and module not in norms:
             norms[module] = []
+    for module in [*norms]:  # PEFT saves a module with all that is in it, another one to be saved, too
+        outer = next((one for one in ancestors(module) if one in norms), None)
+        if outer is not None:
+            norms[outer] += norms.pop(module)
     saved = [
         Saved(module, _size(pairs.tensors_of(module).values(), late), root(values)) for module, values in norms.items()
     ]

@@ -26,8 +26,16 @@ from saddles.runtime.files import explained, new_path
 
 _PEFT = re.compile(r"^(?P<module>.*)\.lora_(?P<side>[AB])\.weight$")
 _KOHYA = re.compile(r"^(?P<module>.*)\.lora_(?P<side>down|up)\.weight$")
-_REFUSED = {"use_dora": "DoRA", "use_qalora": "QALoRA", "target_parameters": "adapters of parameters"}
+_REFUSED = {
+    "use_dora": "DoRA",
+    "use_qalora": "QALoRA",
+    "use_bdlora": "BD-LoRA",
+    "kasa_config": "KaSA",
+    "target_parameters": "adapters of parameters",
+}
 """Settings of PEFT whose adapters are more than a product of two factors."""
+_MOVED = ("pissa", "olora", "corda", "loftq")
+"""How `init_lora_weights` begins where PEFT takes the start of the factors out of the base, each time it loads them."""
 LARGEST = 1e12
 """Ranks and alphas are below it; a float of 32 bits holds the factors times their ratio."""
 _DROPPED = ("use_rslora", "init_lora_weights", "layers_to_transform", "layers_pattern", "exclude_modules")
@@ -100,6 +108,12 @@ def _peft(place: str, tensors: dict[str, Tensor], config: dict[str, object]) -> 
             raise SaddlesError(
                 f"{place} uses {word}, whose change is not a product of two factors. Merge it into its base."
             )
+    if str(start := config.get("init_lora_weights")).lower().startswith(_MOVED):
+        raise SaddlesError(
+            f"{place} has init_lora_weights='{start}', which changes the base, too, so that its change is not BA. Save "
+            "it as a plain LoRA (path_initial_model_for_weight_conversion of PEFT's save_pretrained), or merge it into "
+            "its base."
+        )
     sides, others = _sides(tensors, _PEFT)
     embeddings = [name for name in others if "lora_embedding" in name or "lora_magnitude" in name]
     if embeddings or not sides:

@@ -167,6 +167,7 @@ class Recorder:
         owed = reference is not None and self.at % self.every == 0 and self.at not in self._rows
         self._extra.begin(self._given, self._journal if reference is not None else None)
         reference = reference or self._new_reference(now.tensors)
+        self._from_zero = self._adapted is not None and self._adapted.is_zero(reference)
         begin = self._begin_on_device if self._measures_on_device() else self._begin_on_host
         slots = begin(now, reference, owed)
         if owed:
@@ -387,7 +388,7 @@ class Recorder:
                 spent = round(time.perf_counter() - self._entered, 3)
                 facts = {"every": self.every, "waited_s": self.waited, "wall_time_s": spent}
                 self._result.attrs |= facts | ({"measures_s": self._extra.seconds} if self._extra.start else {})
-                self._result.attrs |= suggestion(self._result["modules"].to_dataset(), self._adapted)
+                self._result.attrs |= suggestion(self._result["modules"].to_dataset(), self._adapted, self._from_zero)
                 self._rows.finish(self._result)
             self._rows.warn()
 

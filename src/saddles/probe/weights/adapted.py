@@ -2,7 +2,7 @@
 
 The change of a matrix is s·BA, s the adapter's scaling, minus the same at the start. Its spectrum is taken from the
 factors (QR of each, then a small matrix), and the product is never formed. Heads need the whole weights,
-W = W₀ + s·BA; of DoRA, m·W/‖W‖ row by row. The base is frozen: it is read a layer at a time, and no copy is kept.
+W = W₀ + s·BA; of DoRA, m·W/‖W‖ row by row. What is frozen is read a layer at a time, and no copy is kept.
 """
 
 import re
@@ -40,6 +40,8 @@ Tensors = Mapping[str, Tensor]
 
 _PREFIX = "base_model.model."
 _ADAPTER = re.compile(r"\.(lora_|modules_to_save\.|original_module\.)")
+_PRODUCTS = ("Dora", "ALora", "Velora", "Monteclora", "MiCA")
+"""How the names of PEFT's variants begin that change weights by s·BA, as plain LoRA does, DoRA before it scales."""
 _UNREAD = "its base is quantised and cannot be read here: heads are left out, its ΔW is measured from the factors"
 
 
@@ -84,15 +86,21 @@ class AdaptedModule:
         return torch.cat(lefts, 1), torch.cat(rights, 1)
 
     def whole(self, tensors: Tensors) -> Tensor:
-        """The weights that the model computes with."""
+        """The weights that the model computes with.
+
+        PEFT applies active adapters one after the other, each to what those before it made. DoRA scales all of that,
+        by its magnitudes over the norms of W₀ and its own change alone.
+        """
         base = self.base()
         assert base is not None  # heads are looked for only where bases can be read
-        left, right = self.sides(tensors)
-        rows = base.T if self.turned else base
-        rows = rows + left @ right.T
-        magnitudes = [pair.magnitude for pair in self.pairs if pair.magnitude is not None]
-        for name in magnitudes:
-            rows = _double(tensors[name])[:, None] * rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        start = base.T if self.turned else base
+        rows = start
+        for pair in self.pairs:
+            change = pair.scaling * _double(tensors[pair.left]) @ _double(tensors[pair.right])
+            rows = rows + change
+            if pair.magnitude is not None:
+                norms = torch.linalg.vector_norm(start + change, dim=1, keepdim=True)
+                rows = _double(tensors[pair.magnitude])[:, None] * rows / norms
         return rows.T if self.turned else rows
 
     def rank(self, tensors: Tensors) -> int:
@@ -125,20 +133,28 @@ class Adapted:
         layout: heads and modules under the names of the model without its adapter; modules are the adapted ones.
         modules: in the order of the layout's.
         plain: weights of heads that no adapter changes, by name, read when they are asked for.
+        trained: weights of heads that training changes as a whole, by name: the model's own name.
     """
 
     layout: Layout
     modules: tuple[AdaptedModule, ...]
     plain: Mapping[str, Callable[[], Tensor]]
+    trained: Mapping[str, str]
 
     def parameters(self) -> list[str]:
-        """The factors, which are all that training changes of what is measured."""
-        return [name for module in self.modules for pair in module.pairs for name in pair.names()]
+        """All that training changes of what is measured: the factors, and matrices that are trained whole."""
+        factors = [name for module in self.modules for pair in module.pairs for name in pair.names()]
+        return [*factors, *self.trained.values()]
 
     def is_product(self) -> bool:
         """Whether the change is two factors in every module, which `saddles lora compress` needs: not of DoRA."""
         pairs = [pair for module in self.modules for pair in module.pairs]
         return all(pair.magnitude is None and "lora_embedding" not in pair.left for pair in pairs)
+
+    def is_zero(self, tensors: Tensors) -> bool:
+        """Whether the factors change nothing, as at PEFT's usual start, where B = 0."""
+        pairs = [pair for module in self.modules for pair in module.pairs]
+        return not any(bool(tensors[pair.left].any()) and bool(tensors[pair.right].any()) for pair in pairs)
 
     def measure(self, now: Tensors, start: Tensors, mapping: Map = map) -> Row:
         """Heads and modules of one measurement."""
@@ -165,7 +181,13 @@ class Adapted:
     def reader(self, tensors: Tensors) -> Callable[[str], Tensor]:
         """A function that gives the weights of heads by name."""
         adapted = {module.weight: module for module in self.modules}
-        return lambda name: adapted[name].whole(tensors) if name in adapted else self.plain[name]()
+
+        def read(name: str) -> Tensor:
+            if name in self.trained:
+                return _double(tensors[self.trained[name]])
+            return adapted[name].whole(tensors) if name in adapted else self.plain[name]()
+
+        return read
 
     def state(self, tensors: Tensors) -> dict[str, Tensor | Whole]:
         """A state dict of the model without its adapter, with the weights that it computes with.
@@ -199,13 +221,21 @@ def find_adapted(model: torch.nn.Module) -> Adapted | None:
     layout = find_layout({} if unread else shapes, configuration(model), counts, norms)
     given = tuple(Module(m.weight, m.shape(live), m.turned, m.rank(live)) for m in modules)
     skipped = layout.skipped + tuple((name, _UNREAD) for name in unread)
+    trained = {_plain(name): name for name, one in live.items() if one.requires_grad and not _ADAPTER.search(name)}
     adapted = {module.weight for module in modules}
+    if both := sorted(adapted & trained.keys()):
+        raise SaddlesError(
+            f"{both[0]} is trained beside its adapter, so that its change is not the adapter's. Freeze it "
+            "(requires_grad_(False)), or leave it out of target_modules."
+        )
+    own = layout.head_parameters()
+    trained = {name: trained[name] for name in own if name in trained}
     plain = {
         name: partial(_read, packed[name]) if name in packed else partial(_double, frozen[name])
-        for name in layout.head_parameters()
-        if name not in adapted
+        for name in own
+        if name not in adapted and name not in trained
     }
-    return Adapted(Layout(layout.heads, given, skipped), modules, plain)
+    return Adapted(Layout(layout.heads, given, skipped), modules, plain, trained)
 
 
 def _quantised(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
@@ -216,8 +246,12 @@ def _quantised(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
             yield _plain(f"{plain_name(name)}.weight"), base
 
 
-def suggestion(modules: xr.Dataset, adapted: Adapted | None) -> dict[str, str]:
-    """The attribute `suggestion` of a recording: which rank would do; none where no adapter was recorded."""
+def suggestion(modules: xr.Dataset, adapted: Adapted | None, from_zero: bool) -> dict[str, str]:
+    """The attribute `suggestion` of a recording: which rank would do; none where no adapter was recorded.
+
+    Args:
+        from_zero: the adapter changed nothing when the recording began, so that what is counted is all it does.
+    """
     if adapted is None or "used_rank" not in modules:
         return {}
     given, used = int(modules["given_rank"].values.max()), modules["used_rank"].values[-1]
@@ -236,6 +270,8 @@ def suggestion(modules: xr.Dataset, adapted: Adapted | None) -> dict[str, str]:
         )
         if most >= given:
             words += " All are used."
+        elif not from_zero:
+            words += " What the adapter did before is not counted: only what has changed since the recording began."
         elif adapted.is_product():
             words += f" `saddles lora compress ADAPTER --max-rank {most}` makes it that small."
     return {"suggestion": words + missing * (known.size < used.size)}
@@ -249,11 +285,24 @@ def _modules(model: torch.nn.Module) -> Iterator[AdaptedModule]:
                 continue
             if getattr(layer, "merged", False):
                 raise SaddlesError(f"The adapter is merged into {plain_name(name)}. Call unmerge_adapter() first.")
+            if _base_of(layer).weight.ndim != 2:  # factors of convolutions have further axes
+                continue
+            for one in active:
+                _refuse_other(plain_name(name), layer, one)
             pairs = tuple(_pair(plain_name(name), layer, left, right, one) for one in active)
             turned = turned or bool(getattr(layer, "fan_in_fan_out", False))
-            module = AdaptedModule(f"{_plain(plain_name(name))}.weight", layer, pairs, turned)
-            if _base_of(layer).weight.ndim == 2:  # factors of convolutions have further axes
-                yield module
+            yield AdaptedModule(f"{_plain(plain_name(name))}.weight", layer, pairs, turned)
+
+
+def _refuse_other(name: str, layer: Any, adapter: str) -> None:
+    """Refuse what has factors and changes weights in another way: KaSA, blocks, pooled inputs, routing; AdaLoRA."""
+    variant = getattr(layer, "lora_variant", {}).get(adapter)
+    known = variant is None or type(variant).__name__.startswith(_PRODUCTS)
+    if not known or hasattr(layer, "lora_E"):
+        raise SaddlesError(
+            f"{name} is adapted by {type(variant or layer).__name__} of PEFT, whose change is not s·BA. Record LoRA, "
+            "rsLoRA or DoRA."
+        )
 
 
 def _pair(name: str, layer: Any, left: str, right: str, adapter: str) -> Factors:
