@@ -447,6 +447,68 @@ def test_an_unexpected_error_is_one_sentence_and_a_traceback_on_the_terminal(chr
     assert "Traceback" in (tmp_path / "log").read_text()
 
 
+HELD = """
+import dataclasses, sys, time
+from pathlib import Path
+from saddles.explorer import serve
+from saddles.explorer.pages import margin
+
+def compute(view, draft):
+    while view.seed != 999 and not (Path(sys.argv[1]) / str(view.seed)).exists():
+        time.sleep(0.01)
+    if view.seed == 3:
+        raise KeyError("three")
+    return margin.compute(view, draft)
+
+serve.PAGES = [dataclasses.replace(page, compute=compute) if page is margin.PAGE else page for page in serve.PAGES]
+serve.explore(port=int(sys.argv[2]), browser=False)
+"""
+
+
+def test_plots_are_marked_as_long_as_they_are_not_those_of_the_settings(chromium, tmp_path):
+    with serving("-c", HELD, str(tmp_path), log=tmp_path / "log") as (address, _):
+        one = Tab(chromium, address)
+        page = one.drawn("/margin?seed=999&decades=1.0")
+        board, status = page.locator(".panels"), page.locator(".results [role=status]")
+        seen = "(one) => getComputedStyle(one).opacity"
+
+        def ask(seed):
+            page.locator("#set-seed").fill(str(seed))
+            page.keyboard.press("Enter")
+
+        def rests():
+            page.wait_for_function("document.querySelector('.panels').ariaBusy === null")
+            assert status.inner_text() == ""
+            page.wait_for_function("getComputedStyle(document.querySelector('.panel')).opacity === '1'")
+
+        rests()
+        before = one.curve(2, 0)
+        ask(1)
+        page.wait_for_function("document.querySelector('.results [role=status]').innerText.startsWith('computing…')")
+        assert board.get_attribute("aria-busy") == "true"
+        page.wait_for_function("getComputedStyle(document.querySelector('.panel')).opacity < 0.6")
+        assert float(page.locator(".said").evaluate(seen)) < 0.6
+        page.wait_for_function("document.querySelector('.results [role=status]').innerText.endsWith(' 1 s')")
+        assert status.aria_snapshot() == "- status: computing…"  # the seconds are not read out
+
+        ask(2)  # the picture of seed 1 that comes first is not the one that was asked for last
+        (tmp_path / "1").touch()
+        page.wait_for_function(f"document.querySelectorAll('.js-plotly-plot')[2].data[0].y[0] !== {before[0]}")
+        assert board.get_attribute("aria-busy") == "true"
+        between = one.curve(2, 0)
+        (tmp_path / "2").touch()
+        rests()
+        assert one.curve(2, 0) not in (before, between)
+
+        ask(3)
+        page.wait_for_selector(".panels[aria-busy=true]")
+        (tmp_path / "3").touch()
+        page.wait_for_function("document.querySelector('.bounds').innerText.includes('three')")
+        rests()
+        assert one.trouble == []
+        page.close()
+
+
 COUNTED = """
 import dataclasses, sys
 from saddles.explorer import serve
