@@ -333,6 +333,27 @@ def test_a_variable_with_a_dot_in_its_name_is_drawn(tmp_path):
     np.testing.assert_allclose(first.data[0]["y"], losses, rtol=1e-5)
 
 
+def shown(folder, data, **settings):
+    saddles.save(data, folder / "run.zarr")
+    page = runs.page(RunFolders([folder]))
+    view = Runs(run="0/run.zarr", **settings)
+    return page.panels(view, page.compute(view, False))
+
+
+def test_positions_that_are_names_stand_side_by_side(tmp_path):
+    """Seeds that go up and down: at their numbers the rows of a map would lie over each other."""
+    values = np.arange(6.0).reshape(3, 2)
+    axes = {"seed": [70, 90, 20], "mode": [0, 1]}
+    (over,) = shown(tmp_path / "map", xr.Dataset({"loss": (("seed", "mode"), values)}, axes))
+    assert (over.data[0]["y"], over.layout["yaxis"]["type"]) == (["70", "90", "20"], "category")
+    assert over.data[0]["x"] == [0, 1]
+    assert "type" not in over.layout["xaxis"]
+    (along,) = shown(tmp_path / "names", xr.Dataset({"loss": ("point", values[:, 0])}, {"point": ["11", "10", "00"]}))
+    assert (along.data[0]["x"], along.layout["xaxis"]["type"]) == (["11", "10", "00"], "category")
+    (along,) = shown(tmp_path / "numbers", xr.Dataset({"loss": ("rate", values[:, 0])}, {"rate": [0.4, 0.2, 0.1]}))
+    assert along.data[0]["x"] == [0.4, 0.2, 0.1]
+
+
 def test_a_sweep_is_in_the_table_of_runs_with_its_grid(tmp_path):
     place = small_run(tmp_path / "swept")
     facts = {"experiment": "linear/x", "size": "tiny", "status": "finished", "cells": 6, "seeds": [0, 1]}

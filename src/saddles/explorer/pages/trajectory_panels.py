@@ -23,6 +23,8 @@ LISTED = 12
 """Variables that a message lists."""
 OFFERED = 1000
 """Positions of an axis that a list offers."""
+NAMES: draw.Json = {"type": "category", "tickangle": "auto", "automargin": True}
+"""An axis of names."""
 ROWS = 2000
 """Instants of one line; more are thinned out."""
 
@@ -172,6 +174,24 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _along(values: xr.DataArray, axis: Hashable) -> tuple[list[float] | list[str], draw.Json]:
+    """Where the positions along an axis are drawn: at their numbers, or under their names, side by side.
+
+    Numbers that go up and down are names, as seeds are: a map's rows would lie over each other.
+    """
+    if axis not in values.coords:
+        return list(range(values.sizes[axis])), {}
+    labels = values[axis].values
+    if (
+        labels.dtype.kind in "fiu"
+        and axis != "seed"
+        and abs(np.sign(np.diff(labels.astype(float))).sum()) == len(labels) - 1
+    ):
+        return labels.tolist(), {}
+    names = [str(label) for label in labels.tolist()]
+    return (names, NAMES) if len(set(names)) == len(names) else (list(range(len(names))), {})
+
+
 def _over_time(
     lines: xr.DataArray, name: str, clock: np.ndarray, unit: str, now: int, active: xr.Dataset | None,
     foreseen: np.ndarray | None,
@@ -212,27 +232,27 @@ def _own_clock(lines: xr.DataArray, clock: np.ndarray) -> np.ndarray:
 def _profile(values: xr.DataArray, name: str, when: str = "") -> Panel:
     flat = np.asarray(values.values, dtype=float).ravel()
     axis = str(values.dims[0]) if values.ndim else "value"
-    places = values[axis].values if axis in values.coords and values[axis].dtype.kind in "fiu" else np.arange(len(flat))
-    positive = bool((flat[np.isfinite(flat)] > 0).all()) and len(flat) > 2 and flat.max() > 100 * flat.min()
-    data = [draw.line(places, flat, "", draw.colour(0), mode="lines+markers", marker={"size": 6})]
+    places, look = _along(values, axis) if values.ndim else (list(range(len(flat))), {})
+    fine = flat[np.isfinite(flat)]
+    positive = fine.size > 2 and fine.min() > 0 and fine.max() > 100 * fine.min()
+    # A line from one name to the next would mean nothing.
+    marks = {"mode": "markers" if look else "lines+markers", "marker": {"size": 6}}
+    trace = draw.line(np.arange(len(flat)), flat, "", draw.colour(0), **marks)
+    data = [trace | {"x": places, "hovertemplate": "%{y:.4g} at %{x}<extra></extra>"}]
     words = f"{_title(name)} along {axis}{when}: {len(flat)} values, the largest {np.nanmax(flat):.3g}."
     return Panel(f"{_title(name)} along {axis}{when}", words, data,
-                 draw.layout(axis, _title(name), y={"type": "log"} if positive else {}))  # fmt: skip
+                 draw.layout(axis, _title(name), x=look, y={"type": "log"} if positive else {}))  # fmt: skip
 
 
 def _map(values: xr.DataArray, name: str) -> Panel:
     up, across = values.dims
     grid = np.asarray(values.values, dtype=float)
-    labels = {
-        axis: values[axis].values.tolist() if axis in values.coords else list(range(values.sizes[axis]))
-        for axis in values.dims
-    }
+    (rows, up_look), (columns, across_look) = _along(values, up), _along(values, across)
     told = f"{across} %{{x}}, {up} %{{y}}: %{{z:.4g}}<extra></extra>"
-    data = [draw.heat(grid, labels[across], labels[up], hovertemplate=told)]
+    data = [draw.heat(grid, columns, rows, hovertemplate=told)]
     words = f"{_title(name)} over {across} and {up}, between {np.nanmin(grid):.3g} and {np.nanmax(grid):.3g}."
-    return Panel(
-        f"{_title(name)} over {across} and {up}", words, data, draw.layout(_title(str(across)), _title(str(up)))
-    )
+    layout = draw.layout(_title(str(across)), _title(str(up)), x=across_look, y=up_look)
+    return Panel(f"{_title(name)} over {across} and {up}", words, data, layout)
 
 
 def say(view: Runs, parts: Results) -> str:
