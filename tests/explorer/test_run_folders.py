@@ -354,6 +354,12 @@ def test_positions_that_are_names_stand_side_by_side(tmp_path):
     assert along.data[0]["x"] == [0.4, 0.2, 0.1]
 
 
+def test_a_step_is_written_in_full(tmp_path):
+    axes = {"time": [0.0, 1.0], "step": ("time", [0, 22001])}
+    data = xr.Dataset({"loss": (("time", "mode"), np.ones((2, 3)))}, axes)
+    assert shown(tmp_path / "a", data)[1].title == "loss along mode at step 22001"
+
+
 def test_a_sweep_is_in_the_table_of_runs_with_its_grid(tmp_path):
     place = small_run(tmp_path / "swept")
     facts = {"experiment": "linear/x", "size": "tiny", "status": "finished", "cells": 6, "seeds": [0, 1]}

@@ -25,6 +25,8 @@ OFFERED = 1000
 """Positions of an axis that a list offers."""
 NAMES: draw.Json = {"type": "category", "tickangle": "auto", "automargin": True}
 """An axis of names."""
+WHOLE = 1e9
+"""Steps up to here are written in full."""
 ROWS = 2000
 """Instants of one line; more are thinned out."""
 
@@ -115,7 +117,7 @@ def panels(view: Runs, parts: Results) -> list[Panel]:
     now = round(view.instant * (len(clock) - 1))
     shown = [_over_time(lines, name, clock, unit, now, _stages(data, name, lines), _foreseen(view, data, name, lines))]
     if lines.ndim == 2:
-        shown.append(_profile(lines.isel(time=now), name, f" at {unit} {clock[now]:.4g}"))
+        shown.append(_profile(lines.isel(time=now), name, f" at {unit} {_instant(float(clock[now]))}"))
     if grid:
         shown.append(_over_grid(view, data, values, name, now))
     if name != "loss" and "loss" in data and "time" in data["loss"].dims:
@@ -174,6 +176,11 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _instant(at: float) -> str:
+    """A step in full, as people count steps; another instant in four digits."""
+    return f"{at:.0f}" if at.is_integer() and abs(at) < WHOLE else f"{at:.4g}"
+
+
 def _along(values: xr.DataArray, axis: Hashable) -> tuple[list[float] | list[str], draw.Json]:
     """Where the positions along an axis are drawn: at their numbers, or under their names, side by side.
 
@@ -216,7 +223,7 @@ def _over_time(
         marks = zip(own, active["stage_coordinate"].values, strict=True)
         height = [float(np.interp(t, clock, grid[:, int(k)])) for t, k in marks]
         data.append(draw.dots(own, height, "becomes active", draw.THEORY, marker={"symbol": "triangle-up", "size": 10}))
-        told += f" {active.sizes['stage']} become active, first at {own[0]:.4g}."
+        told += f" {active.sizes['stage']} become active, first at {_instant(float(own[0]))}."
     fine = grid[np.isfinite(grid)]
     span = f"between {fine.min():.3g} and {fine.max():.3g}" if fine.size else "without finite numbers"
     words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {span}.{told}"
