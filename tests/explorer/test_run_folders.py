@@ -354,6 +354,15 @@ def test_positions_that_are_names_stand_side_by_side(tmp_path):
     assert along.data[0]["x"] == [0.4, 0.2, 0.1]
 
 
+def test_an_instant_without_numbers_is_said_in_words(tmp_path):
+    gaps = xr.Dataset({"loss": (("time", "mode"), [[np.nan] * 2, [2.0, 1.0]])}, {"time": [0.0, 20000.0]})
+    assert (
+        shown(tmp_path / "a", gaps, instant=0.0)[1].words == "loss along mode at time 0: 2 values, none of them finite."
+    )
+    still = xr.Dataset({"loss": (("rate", "mode"), np.full((2, 2), np.nan))})
+    assert shown(tmp_path / "b", still)[0].words == "loss over mode and rate, without finite numbers."
+
+
 def test_a_step_is_written_in_full(tmp_path):
     axes = {"time": [0.0, 1.0], "step": ("time", [0, 22001])}
     data = xr.Dataset({"loss": (("time", "mode"), np.ones((2, 3)))}, axes)

@@ -181,6 +181,11 @@ def _instant(at: float) -> str:
     return f"{at:.0f}" if at.is_integer() and abs(at) < WHOLE else f"{at:.4g}"
 
 
+def _range(numbers: np.ndarray) -> str:
+    fine = numbers[np.isfinite(numbers)]
+    return f"between {fine.min():.3g} and {fine.max():.3g}" if fine.size else "without finite numbers"
+
+
 def _along(values: xr.DataArray, axis: Hashable) -> tuple[list[float] | list[str], draw.Json]:
     """Where the positions along an axis are drawn: at their numbers, or under their names, side by side.
 
@@ -224,9 +229,7 @@ def _over_time(
         height = [float(np.interp(t, clock, grid[:, int(k)])) for t, k in marks]
         data.append(draw.dots(own, height, "becomes active", draw.THEORY, marker={"symbol": "triangle-up", "size": 10}))
         told += f" {active.sizes['stage']} become active, first at {_instant(float(own[0]))}."
-    fine = grid[np.isfinite(grid)]
-    span = f"between {fine.min():.3g} and {fine.max():.3g}" if fine.size else "without finite numbers"
-    words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {span}.{told}"
+    words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {_range(grid)}.{told}"
     return Panel(f"{_title(name)} over {unit}", words, data,
                  draw.layout(unit, _title(name), shapes=[draw.upright(float(clock[now]))]))  # fmt: skip
 
@@ -246,7 +249,8 @@ def _profile(values: xr.DataArray, name: str, when: str = "") -> Panel:
     marks = {"mode": "markers" if look else "lines+markers", "marker": {"size": 6}}
     trace = draw.line(np.arange(len(flat)), flat, "", draw.colour(0), **marks)
     data = [trace | {"x": places, "hovertemplate": "%{y:.4g} at %{x}<extra></extra>"}]
-    words = f"{_title(name)} along {axis}{when}: {len(flat)} values, the largest {np.nanmax(flat):.3g}."
+    most = f"the largest {fine.max():.3g}" if fine.size else "none of them finite"
+    words = f"{_title(name)} along {axis}{when}: {len(flat)} values, {most}."
     return Panel(f"{_title(name)} along {axis}{when}", words, data,
                  draw.layout(axis, _title(name), x=look, y={"type": "log"} if positive else {}))  # fmt: skip
 
@@ -257,7 +261,7 @@ def _map(values: xr.DataArray, name: str) -> Panel:
     (rows, up_look), (columns, across_look) = _along(values, up), _along(values, across)
     told = f"{across} %{{x}}, {up} %{{y}}: %{{z:.4g}}<extra></extra>"
     data = [draw.heat(grid, columns, rows, hovertemplate=told)]
-    words = f"{_title(name)} over {across} and {up}, between {np.nanmin(grid):.3g} and {np.nanmax(grid):.3g}."
+    words = f"{_title(name)} over {across} and {up}, {_range(grid)}."
     layout = draw.layout(_title(str(across)), _title(str(up)), x=across_look, y=up_look)
     return Panel(f"{_title(name)} over {across} and {up}", words, data, layout)
 
