@@ -354,6 +354,12 @@ def test_positions_that_are_names_stand_side_by_side(tmp_path):
     assert along.data[0]["x"] == [0.4, 0.2, 0.1]
 
 
+def test_a_point_between_gaps_is_seen(tmp_path):
+    gaps = xr.Dataset({"loss": (("time", "mode"), [[np.nan, 1.0], [2.0, 1.0]])}, {"time": [0.0, 20000.0]})
+    lines, _ = shown(tmp_path / "a", gaps)
+    assert [trace["mode"] for trace in lines.data] == ["lines+markers", "lines"]
+
+
 def test_an_instant_without_numbers_is_said_in_words(tmp_path):
     gaps = xr.Dataset({"loss": (("time", "mode"), [[np.nan] * 2, [2.0, 1.0]])}, {"time": [0.0, 20000.0]})
     assert (

@@ -215,7 +215,7 @@ def _over_time(
     labels = lines[axis].values if axis and axis in lines.coords else np.arange(grid.shape[1])
     titles = [f"{axis} {labels[k]}" if axis and place < NAMED else "" for place, k in enumerate(order)]
     data = [
-        draw.line(clock[keep], grid[keep, k], title, draw.colour(place), line={"width": 1.8})
+        draw.line(clock[keep], grid[keep, k], title, draw.colour(place), line={"width": 1.8}, mode=_mode(grid[keep, k]))
         for place, (k, title) in enumerate(zip(order, titles, strict=True))
     ]
     told = ""
@@ -232,6 +232,12 @@ def _over_time(
     words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {_range(grid)}.{told}"
     return Panel(f"{_title(name)} over {unit}", words, data,
                  draw.layout(unit, _title(name), shapes=[draw.upright(float(clock[now]))]))  # fmt: skip
+
+
+def _mode(line: np.ndarray) -> str:
+    """How a line is drawn: with its points where one stands between gaps and would not be seen."""
+    fine = np.concatenate([[False], np.isfinite(line), [False]])
+    return "lines+markers" if (fine[1:-1] & ~fine[:-2] & ~fine[2:]).any() else "lines"
 
 
 def _own_clock(lines: xr.DataArray, clock: np.ndarray) -> np.ndarray:
