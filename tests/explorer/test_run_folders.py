@@ -294,6 +294,15 @@ def test_a_trajectory_of_lab_transformers_is_shown_as_a_recording():
     assert page.fit(view, found)["at"] == {"scale": ["1", "0.3", "0.1"], "seed": seeds}
 
 
+def test_twelve_layers_can_be_told_apart():
+    stored = Path(__file__).parents[2] / "docs" / "results"
+    page = runs.page(RunFolders([stored]))
+    view = Runs(run="0/transformers-gpt2-enwik8-tokens.zarr")
+    layers = next(p for p in page.panels(view, page.compute(view, False)) if p.title.startswith("stable rank, mean"))
+    looks = {(trace["line"]["color"], trace["line"]["dash"]) for trace in layers.data}
+    assert len(looks) == len(layers.data) == 12
+
+
 def test_the_newest_run_opens_by_itself(home):
     os.utime(home / "lab" / "one" / "trajectory.zarr", (2e9, 2e9))
     assert runs.page(RunFolders([home])).opening() == {"run": "0/lab/one"}

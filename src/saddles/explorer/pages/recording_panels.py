@@ -144,7 +144,9 @@ def _layers(view: Runs, heads: xr.Dataset, now: int) -> Panel:
     data = []
     for k in range(heads.sizes["layer"]):
         mean, width = chosen.isel(layer=k).mean("head"), 3 if k == view.layer else 1.5
-        data.append(draw.line(steps, mean, f"layer {k}" if k < 12 else "", draw.colour(k), line={"width": width}))
+        # Where the colours begin anew the lines are dotted.
+        look = {"width": width, "dash": "dot" if k // len(draw.SHADES) % 2 else "solid"}
+        data.append(draw.line(steps, mean, f"layer {k}" if k < 12 else "", draw.colour(k), line=look))
     ends = chosen.isel(time=-1).mean("head").values
     told = ", ".join(f"{v:.2f}" for v in ends[:12])
     words = f"Mean {measured(view)} of each layer's heads over training; at the end {told}."
