@@ -214,6 +214,25 @@ def test_a_run_from_the_menu_shows_what_its_address_shows(tab):
     assert one.trouble == []
 
 
+RANGES = (
+    "(plot => [plot._fullLayout.xaxis.range, plot._fullLayout.yaxis.range])(document.querySelector('.js-plotly-plot'))"
+)
+
+
+def test_each_run_has_axes_of_its_own(tab):
+    one = tab()
+    page = one.drawn("/runs?run=0/live")
+    assert page.evaluate(RANGES) == [[-0.5, 3.5], [1.5, -0.5]]  # 4 heads of 2 layers, the first layer above
+    page.locator("#set-run").click()
+    page.get_by_role("option").filter(has_text="one").click()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('singular value')")
+    page.wait_for_function("document.querySelector('.js-plotly-plot').data[0].type === 'scatter'")
+    fresh = tab().drawn("/runs?run=0/one")
+    for mine, own in zip(page.evaluate(RANGES), fresh.evaluate(RANGES), strict=True):
+        assert mine == pytest.approx(own, rel=0.05, abs=0.5)  # room for the marks depends on the plot's size
+    assert one.trouble == []
+
+
 def test_the_newest_run_is_open_and_the_table_of_runs_sorts(tab):
     one = tab()
     page = one.drawn("/runs")

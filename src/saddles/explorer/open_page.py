@@ -93,7 +93,9 @@ class Plot:
         self.box.classes(add="spread" if panel.wide else "", remove="" if panel.wide else "spread")
         self.title.text = panel.title[:1].upper() + panel.title[1:]
         self.map = panel.map
-        return [self.plot.html_id, panel.words, panel.data, panel.layout]
+        # What Plotly keeps from one picture to the next, such as curves that are hidden, belongs to these axes.
+        axes = " ".join(panel.layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
+        return [self.plot.html_id, panel.words, panel.data, panel.layout | {"uirevision": axes}]
 
     def hide(self) -> None:
         """Take it off the page."""

@@ -87,8 +87,9 @@ def _map(view: Runs, heads: xr.Dataset, now: int) -> Panel:
         f"{measured(view)} of the change of {view.product} at step {step}, by layer and head; largest "
         f"{np.nanmax(values):.3g} at layer {most[0]}, head {most[1]}."
     )
-    y, x = ({"dtick": max(1, count // 12), "showgrid": False} for count in values.shape)
-    layout = draw.layout("head", "layer", x=x, y=y | {"autorange": "reversed"})
+    ends = [-0.5, values.shape[1] - 0.5], [values.shape[0] - 0.5, -0.5]  # layer 0 above; the frame has no say
+    x, y = ({"dtick": max(1, abs(b - a) // 12), "showgrid": False, "range": [a, b]} for a, b in ends)
+    layout = draw.layout("head", "layer", x=x, y=y)
     return Panel(f"{measured(view)} by layer and head, step {step}", words, data, layout)
 
 
