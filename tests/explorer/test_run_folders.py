@@ -232,6 +232,9 @@ def test_fields_fit_what_is_open(home):
     assert plain["layer"] is None
     assert isinstance(plain["variable"], list)
     assert "singular_value" in plain["variable"]
+    assert "instant" not in plain
+    still = Runs(run="0/grid.zarr")
+    assert page.fit(still, page.compute(still, False))["instant"] is None
 
 
 def test_runs_are_laid_over_each_other(home):

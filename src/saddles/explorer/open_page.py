@@ -172,7 +172,7 @@ class OpenPage:
     def _player(self) -> None:
         if self.page.moving is None:
             return
-        with ui.element("div").classes("tools broad").style("margin-top:0"):
+        with ui.element("div").classes("tools broad").style("margin-top:0") as self.player:
             self.play = Button("▶ play", self._toggle)
             if self.page.marks is not None:
                 Button("◀ stage before", partial(self._jump, -1))
@@ -330,6 +330,8 @@ class OpenPage:
             if self._fits.get(name, SHOWN) != fit:
                 self._fits[name] = fit
                 one.fit(fit)
+                if name == self.page.moving:
+                    self.player.classes(add="hidden" if fit is None else "", remove="" if fit is None else "hidden")
 
     async def _clicked(self, plot: Plot, event: GenericEventArguments) -> None:
         """Open the run of a cell."""

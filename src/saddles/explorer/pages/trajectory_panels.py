@@ -62,6 +62,12 @@ def chosen(view: Runs, parts: Results) -> tuple[xr.Dataset, str]:
     return parts[group], name
 
 
+def moves(view: Runs, parts: Results) -> bool:
+    """Whether what is drawn has instants."""
+    data, name = chosen(view, parts)
+    return data[name].sizes.get("time", 1) > 1
+
+
 def positions(view: Runs, sizes: Mapping[Hashable, int], known: Mapping[Hashable, int]) -> dict[str, int]:
     """The positions that a view names along the axes of one variable; `known` are those of all variables."""
     named: dict[str, int] = {}
