@@ -11,7 +11,9 @@ import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
 from explorer_server import Tab, serving
 from shown_runs import row_of
 
@@ -387,6 +389,32 @@ def test_the_name_of_a_run_is_not_cut(tab, width):
     page.wait_for_timeout(300)
     whole = "(one) => one.scrollWidth <= one.clientWidth && one.scrollHeight <= one.clientHeight + 1"
     assert page.locator(".of-run .q-field__native").evaluate(whole)
+
+
+def test_a_list_of_many_runs_shows_the_whole_name_and_finds_by_typing(chromium, tmp_path):
+    long = "results/of-a-long-study-with-many-parts/of-it"
+    for k in range(12):
+        grid = xr.Dataset({"loss": (("rate", "width"), np.ones((2, 3)))})
+        saddles.save(grid, tmp_path / "runs" / long / f"part-{k}.zarr")
+    command = ("-m", "saddles", "explore", str(tmp_path / "runs"), "--no-browser", "--port")
+    with serving(*command, log=tmp_path / "log") as (address, _):
+        one = Tab(chromium, address)
+        page = one.open(f"/runs?run=0/{long}/part-7.zarr")
+        page.wait_for_function("document.querySelectorAll('.panel .js-plotly-plot')[0]?.data?.length")
+        box = page.locator(".of-run .q-field__control").bounding_box()
+        name = page.locator(".of-run .q-field__native span").bounding_box()
+        assert box["x"] <= name["x"]
+        assert name["x"] + name["width"] <= box["x"] + box["width"]
+        assert "part-7.zarr" in page.locator(".of-run .q-field__native span").inner_text()
+        assert page.locator("#set-instant").is_hidden()
+        assert page.get_by_role("button", name="play").is_hidden()  # nothing moves here
+        page.locator("#set-run").click()
+        page.keyboard.type("part-11")
+        page.get_by_role("option").filter(has_text="part-11").click()
+        page.wait_for_function("location.search.includes('part-11')")
+        assert "part-11.zarr" in page.locator(".of-run .q-field__native span").inner_text()
+        assert one.trouble == []
+        page.close()
 
 
 def test_play_moves_the_instant(tab):
