@@ -216,6 +216,19 @@ def test_a_run_from_the_menu_shows_what_its_address_shows(tab):
     assert one.trouble == []
 
 
+def test_a_refused_setting_that_was_hidden_is_shown(tab):
+    one = tab()
+    page = one.drawn("/runs?run=0/one&layer=5")
+    assert page.locator("#set-layer").is_hidden()
+    page.locator("#set-run").click()
+    page.get_by_role("option").filter(has_text="live").click()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('layers 0 to 1; got 5')")
+    page.locator("#set-layer").fill("1")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('.said').textContent.includes('rows, steps')")
+    assert one.trouble == []
+
+
 RANGES = (
     "(plot => [plot._fullLayout.xaxis.range, plot._fullLayout.yaxis.range])(document.querySelector('.js-plotly-plot'))"
 )

@@ -361,6 +361,9 @@ class OpenPage:
 
     def _refuse(self, setting: str, sentence: str) -> None:
         if setting in self.fields:
+            if self._fits.get(setting, SHOWN) is None:  # it had no meaning for what was drawn before
+                self._fits[setting] = SHOWN
+                self.fields[setting].fit(SHOWN)
             self.fields[setting].refuse(sentence)
         else:
             self.bounds.text = sentence
