@@ -381,6 +381,13 @@ def test_an_instant_without_numbers_is_said_in_words(tmp_path):
     assert shown(tmp_path / "b", still)[0].words == "loss over mode and rate, without finite numbers."
 
 
+def test_lines_that_are_not_drawn_are_said_to_be_left_out(tmp_path):
+    many = xr.Dataset({"loss": (("time", "mode"), np.ones((2, 20)))})
+    lines = shown(tmp_path / "a", many)[0]
+    assert "20 lines, of which the 16 largest are drawn, between 1 and 1." in lines.words
+    assert len(lines.data) == 16
+
+
 def test_a_step_is_written_in_full(tmp_path):
     axes = {"time": [0.0, 1.0], "step": ("time", [0, 22001])}
     data = xr.Dataset({"loss": (("time", "mode"), np.ones((2, 3)))}, axes)

@@ -235,7 +235,8 @@ def _over_time(
         height = [float(np.interp(t, clock, grid[:, int(k)])) for t, k in marks]
         data.append(draw.dots(own, height, "becomes active", draw.THEORY, marker={"symbol": "triangle-up", "size": 10}))
         told += f" {active.sizes['stage']} become active, first at {_instant(float(own[0]))}."
-    words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {_range(grid)}.{told}"
+    left = f", of which the {SHOWN} largest are drawn" if grid.shape[1] > SHOWN else ""
+    words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}{left}, {_range(grid)}.{told}"
     return Panel(f"{_title(name)} over {unit}", words, data,
                  draw.layout(unit, _title(name), shapes=[draw.upright(float(clock[now]))]))  # fmt: skip
 
