@@ -11,7 +11,9 @@ import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
 from explorer_server import Tab, serving
 from shown_runs import row_of
 
@@ -214,6 +216,38 @@ def test_a_run_from_the_menu_shows_what_its_address_shows(tab):
     assert one.trouble == []
 
 
+def test_a_refused_setting_that_was_hidden_is_shown(tab):
+    one = tab()
+    page = one.drawn("/runs?run=0/one&layer=5")
+    assert page.locator("#set-layer").is_hidden()
+    page.locator("#set-run").click()
+    page.get_by_role("option").filter(has_text="live").click()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('layers 0 to 1; got 5')")
+    page.locator("#set-layer").fill("1")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('.said').textContent.includes('rows, steps')")
+    assert one.trouble == []
+
+
+RANGES = (
+    "(plot => [plot._fullLayout.xaxis.range, plot._fullLayout.yaxis.range])(document.querySelector('.js-plotly-plot'))"
+)
+
+
+def test_each_run_has_axes_of_its_own(tab):
+    one = tab()
+    page = one.drawn("/runs?run=0/live")
+    assert page.evaluate(RANGES) == [[-0.5, 3.5], [1.5, -0.5]]  # 4 heads of 2 layers, the first layer above
+    page.locator("#set-run").click()
+    page.get_by_role("option").filter(has_text="one").click()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('singular value')")
+    page.wait_for_function("document.querySelector('.js-plotly-plot').data[0].type === 'scatter'")
+    fresh = tab().drawn("/runs?run=0/one")
+    for mine, own in zip(page.evaluate(RANGES), fresh.evaluate(RANGES), strict=True):
+        assert mine == pytest.approx(own, rel=0.05, abs=0.5)  # room for the marks depends on the plot's size
+    assert one.trouble == []
+
+
 def test_the_newest_run_is_open_and_the_table_of_runs_sorts(tab):
     one = tab()
     page = one.drawn("/runs")
@@ -370,6 +404,32 @@ def test_the_name_of_a_run_is_not_cut(tab, width):
     assert page.locator(".of-run .q-field__native").evaluate(whole)
 
 
+def test_a_list_of_many_runs_shows_the_whole_name_and_finds_by_typing(chromium, tmp_path):
+    long = "results/of-a-long-study-with-many-parts/of-it"
+    for k in range(12):
+        grid = xr.Dataset({"loss": (("rate", "width"), np.ones((2, 3)))})
+        saddles.save(grid, tmp_path / "runs" / long / f"part-{k}.zarr")
+    command = ("-m", "saddles", "explore", str(tmp_path / "runs"), "--no-browser", "--port")
+    with serving(*command, log=tmp_path / "log") as (address, _):
+        one = Tab(chromium, address)
+        page = one.open(f"/runs?run=0/{long}/part-7.zarr")
+        page.wait_for_function("document.querySelectorAll('.panel .js-plotly-plot')[0]?.data?.length")
+        box = page.locator(".of-run .q-field__control").bounding_box()
+        name = page.locator(".of-run .q-field__native span").bounding_box()
+        assert box["x"] <= name["x"]
+        assert name["x"] + name["width"] <= box["x"] + box["width"]
+        assert "part-7.zarr" in page.locator(".of-run .q-field__native span").inner_text()
+        assert page.locator("#set-instant").is_hidden()
+        assert page.get_by_role("button", name="play").is_hidden()  # nothing moves here
+        page.locator("#set-run").click()
+        page.keyboard.type("part-11")
+        page.get_by_role("option").filter(has_text="part-11").click()
+        page.wait_for_function("location.search.includes('part-11')")
+        assert "part-11.zarr" in page.locator(".of-run .q-field__native span").inner_text()
+        assert one.trouble == []
+        page.close()
+
+
 def test_play_moves_the_instant(tab):
     one = tab()
     page = one.drawn("/concepts?instant=0.0")
@@ -445,6 +505,68 @@ def test_an_unexpected_error_is_one_sentence_and_a_traceback_on_the_terminal(chr
         page.wait_for_function(f"document.querySelector('.bounds').textContent === {json.dumps(sentence)}")
         page.close()
     assert "Traceback" in (tmp_path / "log").read_text()
+
+
+HELD = """
+import dataclasses, sys, time
+from pathlib import Path
+from saddles.explorer import serve
+from saddles.explorer.pages import margin
+
+def compute(view, draft):
+    while view.seed != 999 and not (Path(sys.argv[1]) / str(view.seed)).exists():
+        time.sleep(0.01)
+    if view.seed == 3:
+        raise KeyError("three")
+    return margin.compute(view, draft)
+
+serve.PAGES = [dataclasses.replace(page, compute=compute) if page is margin.PAGE else page for page in serve.PAGES]
+serve.explore(port=int(sys.argv[2]), browser=False)
+"""
+
+
+def test_plots_are_marked_as_long_as_they_are_not_those_of_the_settings(chromium, tmp_path):
+    with serving("-c", HELD, str(tmp_path), log=tmp_path / "log") as (address, _):
+        one = Tab(chromium, address)
+        page = one.drawn("/margin?seed=999&decades=1.0")
+        board, status = page.locator(".panels"), page.locator(".results [role=status]")
+        seen = "(one) => getComputedStyle(one).opacity"
+
+        def ask(seed):
+            page.locator("#set-seed").fill(str(seed))
+            page.keyboard.press("Enter")
+
+        def rests():
+            page.wait_for_function("document.querySelector('.panels').ariaBusy === null")
+            assert status.inner_text() == ""
+            page.wait_for_function("getComputedStyle(document.querySelector('.panel')).opacity === '1'")
+
+        rests()
+        before = one.curve(2, 0)
+        ask(1)
+        page.wait_for_function("document.querySelector('.results [role=status]').innerText.startsWith('computing…')")
+        assert board.get_attribute("aria-busy") == "true"
+        page.wait_for_function("getComputedStyle(document.querySelector('.panel')).opacity < 0.6")
+        assert float(page.locator(".said").evaluate(seen)) < 0.6
+        page.wait_for_function("document.querySelector('.results [role=status]').innerText.endsWith(' 1 s')")
+        assert status.aria_snapshot() == "- status: computing…"  # the seconds are not read out
+
+        ask(2)  # the picture of seed 1 that comes first is not the one that was asked for last
+        (tmp_path / "1").touch()
+        page.wait_for_function(f"document.querySelectorAll('.js-plotly-plot')[2].data[0].y[0] !== {before[0]}")
+        assert board.get_attribute("aria-busy") == "true"
+        between = one.curve(2, 0)
+        (tmp_path / "2").touch()
+        rests()
+        assert one.curve(2, 0) not in (before, between)
+
+        ask(3)
+        page.wait_for_selector(".panels[aria-busy=true]")
+        (tmp_path / "3").touch()
+        page.wait_for_function("document.querySelector('.bounds').innerText.includes('three')")
+        rests()
+        assert one.trouble == []
+        page.close()
 
 
 COUNTED = """

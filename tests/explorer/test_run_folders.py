@@ -232,6 +232,9 @@ def test_fields_fit_what_is_open(home):
     assert plain["layer"] is None
     assert isinstance(plain["variable"], list)
     assert "singular_value" in plain["variable"]
+    assert "instant" not in plain
+    still = Runs(run="0/grid.zarr")
+    assert page.fit(still, page.compute(still, False))["instant"] is None
 
 
 def test_runs_are_laid_over_each_other(home):
@@ -294,6 +297,15 @@ def test_a_trajectory_of_lab_transformers_is_shown_as_a_recording():
     assert page.fit(view, found)["at"] == {"scale": ["1", "0.3", "0.1"], "seed": seeds}
 
 
+def test_twelve_layers_can_be_told_apart():
+    stored = Path(__file__).parents[2] / "docs" / "results"
+    page = runs.page(RunFolders([stored]))
+    view = Runs(run="0/transformers-gpt2-enwik8-tokens.zarr")
+    layers = next(p for p in page.panels(view, page.compute(view, False)) if p.title.startswith("stable rank, mean"))
+    looks = {(trace["line"]["color"], trace["line"]["dash"]) for trace in layers.data}
+    assert len(looks) == len(layers.data) == 12
+
+
 def test_the_newest_run_opens_by_itself(home):
     os.utime(home / "lab" / "one" / "trajectory.zarr", (2e9, 2e9))
     assert runs.page(RunFolders([home])).opening() == {"run": "0/lab/one"}
@@ -331,6 +343,55 @@ def test_a_variable_with_a_dot_in_its_name_is_drawn(tmp_path):
     view = Runs(run="0/run.zarr", variable="train.loss")
     first = page.panels(view, page.compute(view, False))[0]
     np.testing.assert_allclose(first.data[0]["y"], losses, rtol=1e-5)
+
+
+def shown(folder, data, **settings):
+    saddles.save(data, folder / "run.zarr")
+    page = runs.page(RunFolders([folder]))
+    view = Runs(run="0/run.zarr", **settings)
+    return page.panels(view, page.compute(view, False))
+
+
+def test_positions_that_are_names_stand_side_by_side(tmp_path):
+    """Seeds that go up and down: at their numbers the rows of a map would lie over each other."""
+    values = np.arange(6.0).reshape(3, 2)
+    axes = {"seed": [70, 90, 20], "mode": [0, 1]}
+    (over,) = shown(tmp_path / "map", xr.Dataset({"loss": (("seed", "mode"), values)}, axes))
+    assert (over.data[0]["y"], over.layout["yaxis"]["type"]) == (["70", "90", "20"], "category")
+    assert over.data[0]["x"] == [0, 1]
+    assert "type" not in over.layout["xaxis"]
+    (along,) = shown(tmp_path / "names", xr.Dataset({"loss": ("point", values[:, 0])}, {"point": ["11", "10", "00"]}))
+    assert (along.data[0]["x"], along.layout["xaxis"]["type"]) == (["11", "10", "00"], "category")
+    (along,) = shown(tmp_path / "numbers", xr.Dataset({"loss": ("rate", values[:, 0])}, {"rate": [0.4, 0.2, 0.1]}))
+    assert along.data[0]["x"] == [0.4, 0.2, 0.1]
+
+
+def test_a_point_between_gaps_is_seen(tmp_path):
+    gaps = xr.Dataset({"loss": (("time", "mode"), [[np.nan, 1.0], [2.0, 1.0]])}, {"time": [0.0, 20000.0]})
+    lines, _ = shown(tmp_path / "a", gaps)
+    assert [trace["mode"] for trace in lines.data] == ["lines+markers", "lines"]
+
+
+def test_an_instant_without_numbers_is_said_in_words(tmp_path):
+    gaps = xr.Dataset({"loss": (("time", "mode"), [[np.nan] * 2, [2.0, 1.0]])}, {"time": [0.0, 20000.0]})
+    assert (
+        shown(tmp_path / "a", gaps, instant=0.0)[1].words == "loss along mode at time 0: 2 values, none of them finite."
+    )
+    still = xr.Dataset({"loss": (("rate", "mode"), np.full((2, 2), np.nan))})
+    assert shown(tmp_path / "b", still)[0].words == "loss over mode and rate, without finite numbers."
+
+
+def test_lines_that_are_not_drawn_are_said_to_be_left_out(tmp_path):
+    many = xr.Dataset({"loss": (("time", "mode"), np.ones((2, 20)))})
+    lines = shown(tmp_path / "a", many)[0]
+    assert "20 lines, of which the 16 largest are drawn, between 1 and 1." in lines.words
+    assert len(lines.data) == 16
+
+
+def test_a_step_is_written_in_full(tmp_path):
+    axes = {"time": [0.0, 1.0], "step": ("time", [0, 22001])}
+    data = xr.Dataset({"loss": (("time", "mode"), np.ones((2, 3)))}, axes)
+    assert shown(tmp_path / "a", data)[1].title == "loss along mode at step 22001"
 
 
 def test_a_sweep_is_in_the_table_of_runs_with_its_grid(tmp_path):

@@ -6,6 +6,7 @@ import importlib
 import io
 import math
 import sys
+import threading
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -263,6 +264,41 @@ def test_only_the_latest_job_is_run():
     assert latest.dropped == 10 - len(seen)
     assert delivered == seen[:-1]
     assert [str(error) for error in failed] == ["nine"]
+
+
+def test_waiting_is_told_until_the_last_answer(monkeypatch):
+    """Each job that is to be late ends only once it has been told; the others end before."""
+    told, missing = [], threading.Semaphore(0)
+
+    def late(on):
+        told.append(on)
+        missing.release()
+
+    def wait():
+        assert missing.acquire(timeout=20)
+
+    def fail():
+        wait()
+        raise saddles.SaddlesError("late and wrong")
+
+    async def one(*jobs, patience, quiet=False):
+        monkeypatch.setattr("saddles.explorer.latest.PATIENCE", patience)
+        told.clear()
+        latest = Latest(None, late)
+        await asyncio.gather(*(latest.ask(job, lambda result: None, lambda error: None, quiet) for job in jobs))
+        return list(told)
+
+    async def all_of_them():
+        assert await one(wait, patience=0.01) == [True, False]
+        missing.acquire(blocking=False)
+        assert await one(fail, patience=0.01) == [True, False]
+        missing.acquire(blocking=False)
+        assert await one(wait, wait, patience=0.01) == [True, True, False], "the first answer was overtaken"
+        assert await one(lambda: None, lambda: None, patience=20.0) == []
+        assert await one(lambda: time.sleep(0.05), patience=0.0, quiet=True) == []
+
+    with ThreadPoolExecutor(1) as apart:  # the browser's driver may have left a loop in this thread
+        apart.submit(asyncio.run, all_of_them()).result()
 
 
 def test_files_hold_the_view(tmp_path):

@@ -119,6 +119,8 @@ class ChoiceField(Field):
         )
         label = escape(self.setting.label, quote=True)
         self.entry.props(f'dense options-dense borderless for="set-{self.name}" aria-label="{label}"')
+        # Beside the line to type in and not inside it, where a long name would be cut.
+        self.entry.props(remove="hide-selected fill-input")
 
     def _picked(self) -> Awaitable[None] | None:
         # Decided now and not in a task of its own, which would begin after `show` has ended.

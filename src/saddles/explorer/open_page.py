@@ -16,7 +16,7 @@ from saddles.errors import SaddlesError
 from saddles.explorer import draw
 from saddles.explorer.controls import Field, field
 from saddles.explorer.downloads import file_name, film_kinds, pack
-from saddles.explorer.latest import Latest
+from saddles.explorer.latest import PATIENCE, Latest
 from saddles.explorer.page import Fit, Page, Panel, Results, spread
 from saddles.explorer.stories import Step, stories, story_html
 from saddles.explorer.style import CSS, SCRIPT
@@ -93,7 +93,9 @@ class Plot:
         self.box.classes(add="spread" if panel.wide else "", remove="" if panel.wide else "spread")
         self.title.text = panel.title[:1].upper() + panel.title[1:]
         self.map = panel.map
-        return [self.plot.html_id, panel.words, panel.data, panel.layout]
+        # What Plotly keeps from one picture to the next, such as curves that are hidden, belongs to these axes.
+        axes = " ".join(panel.layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
+        return [self.plot.html_id, panel.words, panel.data, panel.layout | {"uirevision": axes}]
 
     def hide(self) -> None:
         """Take it off the page."""
@@ -128,7 +130,7 @@ class OpenPage:
         self._key: tuple[tuple[Value, ...], bool] | None = None
         """What the results were computed for, and whether they are a draft."""
         self._stamp: tuple[object, object] | None = None
-        self.latest = Latest(pool)
+        self.latest = Latest(pool, self._late)
         self.fields: dict[str, Field] = {}
         self.plots: list[Plot] = []
         self._fits: dict[str, Fit] = {}
@@ -156,9 +158,11 @@ class OpenPage:
                     self._player()
                     if self.page.hint:
                         ui.html(escape(self.page.hint), tag="p", sanitize=False).classes("words soft broad")
-                with ui.element("section").props('aria-label="results"'):
+                with ui.element("section").classes("results").props('aria-label="results"'):
                     ui.label("Computing …").classes("said").props('aria-live="polite"')
-                    self.board = ui.element("div").classes("panels")
+                    with ui.element("div"):
+                        ui.html("<span></span>", sanitize=False).classes("wait").props('role="status"')
+                        self.board = ui.element("div").classes("panels")
                     self._tools()
         if self.page.stamp is not None:
             ui.timer(POLL, self.look)
@@ -168,7 +172,7 @@ class OpenPage:
     def _player(self) -> None:
         if self.page.moving is None:
             return
-        with ui.element("div").classes("tools broad").style("margin-top:0"):
+        with ui.element("div").classes("tools broad").style("margin-top:0") as self.player:
             self.play = Button("▶ play", self._toggle)
             if self.page.marks is not None:
                 Button("◀ stage before", partial(self._jump, -1))
@@ -211,7 +215,7 @@ class OpenPage:
         name = self.page.moving or ""
         now, high = getattr(self.view, name), settings(self.page.view)[name].high
         after = 0 if now >= high else round(min(now + STRIDE, high), 6)
-        await self.move(name, after, after < high, show=True)
+        await self.move(name, after, after < high, show=True, quiet=True)
         if after >= high:
             self._play(False)
 
@@ -240,7 +244,7 @@ class OpenPage:
             return
         ui.download.content(data, *file_name(name, kind))
 
-    async def move(self, name: str, given: object, draft: bool, show: bool = False) -> None:
+    async def move(self, name: str, given: object, draft: bool, show: bool = False, quiet: bool = False) -> None:
         """Change a setting: check it, then compute and draw in the background."""
         try:
             value = read(self.page.view, name, given)
@@ -258,7 +262,7 @@ class OpenPage:
             self.fields[other].refuse("")
         if show or not draft:
             self.fields[name].show(value)
-        await self.refresh(draft)
+        await self.refresh(draft, quiet)
 
     async def set(self, **values: Value) -> None:
         """Change several settings at once, as a click on a map does."""
@@ -268,8 +272,8 @@ class OpenPage:
             self.fields[name].refuse("")
         await self.refresh(False)
 
-    async def refresh(self, draft: bool = False) -> None:
-        """Compute the view, unless the numbers are there already, and draw it."""
+    async def refresh(self, draft: bool = False, quiet: bool = False) -> None:
+        """Compute the view, unless the numbers are there already, and draw it; a quiet one shows no waiting."""
         page, view, key = self.page, self.view, (computed(self.view), draft)
         # A draft may be drawn from the whole numbers, never the other way round.
         kept = self.results if self._key is not None and self._key[0] == key[0] and self._key[1] <= draft else None
@@ -296,7 +300,12 @@ class OpenPage:
                 self.code.content = escape(drawn.code)
                 ui.navigate.history.replace(to_link(page.name, view))
 
-        await self.latest.ask(job, deliver, self._fail)
+        await self.latest.ask(job, deliver, self._fail, quiet)
+
+    def _late(self, on: bool) -> None:
+        """Mark what is drawn as out of date, or take the mark away once the last picture is there."""
+        if not self.client.is_deleted:
+            self.client.run_javascript(f"saddles.wait({json.dumps(PATIENCE if on else None)})")
 
     def _draw(self, drawn: Drawn, draft: bool) -> None:
         if self.bounds.text and not self.refused:
@@ -321,6 +330,8 @@ class OpenPage:
             if self._fits.get(name, SHOWN) != fit:
                 self._fits[name] = fit
                 one.fit(fit)
+                if name == self.page.moving:
+                    self.player.classes(add="hidden" if fit is None else "", remove="" if fit is None else "hidden")
 
     async def _clicked(self, plot: Plot, event: GenericEventArguments) -> None:
         """Open the run of a cell."""
@@ -350,6 +361,9 @@ class OpenPage:
 
     def _refuse(self, setting: str, sentence: str) -> None:
         if setting in self.fields:
+            if self._fits.get(setting, SHOWN) is None:  # it had no meaning for what was drawn before
+                self._fits[setting] = SHOWN
+                self.fields[setting].fit(SHOWN)
             self.fields[setting].refuse(sentence)
         else:
             self.bounds.text = sentence
@@ -364,4 +378,4 @@ class OpenPage:
         known, self._stamp = self._stamp, (self.view, stamp)
         if known is not None and known[0] == self.view and known[1] != stamp:
             self._key = None
-            await self.refresh()
+            await self.refresh(quiet=True)

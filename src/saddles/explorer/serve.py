@@ -215,7 +215,7 @@ def _with_map(page: OpenPage, maps: phase_map.PhaseMaps) -> None:
     """The phase diagram below the plots of the linear page; a click opens the run of a cell."""
     with page.board:
         plot = Plot("saddles-linear-map-3")
-        plot.box.style("order: 9").classes("spread")
+        plot.box.style("order: 9").classes("spread apart")  # it has a progress of its own
     since: tuple[phase_map.Key | None, float] = None, 0.0
     drawn: tuple[phase_map.Key, int, str, tuple[float, float]] | None = None
 

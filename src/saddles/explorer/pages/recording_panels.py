@@ -87,8 +87,9 @@ def _map(view: Runs, heads: xr.Dataset, now: int) -> Panel:
         f"{measured(view)} of the change of {view.product} at step {step}, by layer and head; largest "
         f"{np.nanmax(values):.3g} at layer {most[0]}, head {most[1]}."
     )
-    y, x = ({"dtick": max(1, count // 12), "showgrid": False} for count in values.shape)
-    layout = draw.layout("head", "layer", x=x, y=y | {"autorange": "reversed"})
+    ends = [-0.5, values.shape[1] - 0.5], [values.shape[0] - 0.5, -0.5]  # layer 0 above; the frame has no say
+    x, y = ({"dtick": max(1, abs(b - a) // 12), "showgrid": False, "range": [a, b]} for a, b in ends)
+    layout = draw.layout("head", "layer", x=x, y=y)
     return Panel(f"{measured(view)} by layer and head, step {step}", words, data, layout)
 
 
@@ -144,7 +145,9 @@ def _layers(view: Runs, heads: xr.Dataset, now: int) -> Panel:
     data = []
     for k in range(heads.sizes["layer"]):
         mean, width = chosen.isel(layer=k).mean("head"), 3 if k == view.layer else 1.5
-        data.append(draw.line(steps, mean, f"layer {k}" if k < 12 else "", draw.colour(k), line={"width": width}))
+        # Where the colours begin anew the lines are dotted.
+        look = {"width": width, "dash": "dot" if k // len(draw.SHADES) % 2 else "solid"}
+        data.append(draw.line(steps, mean, f"layer {k}" if k < 12 else "", draw.colour(k), line=look))
     ends = chosen.isel(time=-1).mean("head").values
     told = ", ".join(f"{v:.2f}" for v in ends[:12])
     words = f"Mean {measured(view)} of each layer's heads over training; at the end {told}."

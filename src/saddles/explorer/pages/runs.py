@@ -128,7 +128,8 @@ def fit(view: Runs, results: Results) -> dict[str, Fit]:
         fitted[name] = max(min(data.sizes[name] for data in heads) - 1, 0)
     fitted["variable"] = trajectory_panels.names(others[0]) if others else None
     fitted["at"] = _axes(view, results, others)
-    return fitted if sides else fitted | {"instant": None}
+    moves = bool(heads) or any(trajectory_panels.moves(view, parts) for parts in others)
+    return fitted if moves else fitted | {"instant": None}
 
 
 def _axes(view: Runs, results: Results, others: list[Results]) -> dict[str, list[str]] | None:

@@ -23,6 +23,10 @@ LISTED = 12
 """Variables that a message lists."""
 OFFERED = 1000
 """Positions of an axis that a list offers."""
+NAMES: draw.Json = {"type": "category", "tickangle": "auto", "automargin": True}
+"""An axis of names."""
+WHOLE = 1e9
+"""Steps up to here are written in full."""
 ROWS = 2000
 """Instants of one line; more are thinned out."""
 
@@ -56,6 +60,12 @@ def chosen(view: Runs, parts: Results) -> tuple[xr.Dataset, str]:
         raise RefusedError("variable", sentence)
     group, name = _places(parts)[full]
     return parts[group], name
+
+
+def moves(view: Runs, parts: Results) -> bool:
+    """Whether what is drawn has instants."""
+    data, name = chosen(view, parts)
+    return data[name].sizes.get("time", 1) > 1
 
 
 def positions(view: Runs, sizes: Mapping[Hashable, int], known: Mapping[Hashable, int]) -> dict[str, int]:
@@ -113,7 +123,7 @@ def panels(view: Runs, parts: Results) -> list[Panel]:
     now = round(view.instant * (len(clock) - 1))
     shown = [_over_time(lines, name, clock, unit, now, _stages(data, name, lines), _foreseen(view, data, name, lines))]
     if lines.ndim == 2:
-        shown.append(_profile(lines.isel(time=now), name, f" at {unit} {clock[now]:.4g}"))
+        shown.append(_profile(lines.isel(time=now), name, f" at {unit} {_instant(float(clock[now]))}"))
     if grid:
         shown.append(_over_grid(view, data, values, name, now))
     if name != "loss" and "loss" in data and "time" in data["loss"].dims:
@@ -172,6 +182,34 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _instant(at: float) -> str:
+    """A step in full, as people count steps; another instant in four digits."""
+    return f"{at:.0f}" if at.is_integer() and abs(at) < WHOLE else f"{at:.4g}"
+
+
+def _range(numbers: np.ndarray) -> str:
+    fine = numbers[np.isfinite(numbers)]
+    return f"between {fine.min():.3g} and {fine.max():.3g}" if fine.size else "without finite numbers"
+
+
+def _along(values: xr.DataArray, axis: Hashable) -> tuple[list[float] | list[str], draw.Json]:
+    """Where the positions along an axis are drawn: at their numbers, or under their names, side by side.
+
+    Numbers that go up and down are names, as seeds are: a map's rows would lie over each other.
+    """
+    if axis not in values.coords:
+        return list(range(values.sizes[axis])), {}
+    labels = values[axis].values
+    if (
+        labels.dtype.kind in "fiu"
+        and axis != "seed"
+        and abs(np.sign(np.diff(labels.astype(float))).sum()) == len(labels) - 1
+    ):
+        return labels.tolist(), {}
+    names = [str(label) for label in labels.tolist()]
+    return (names, NAMES) if len(set(names)) == len(names) else (list(range(len(names))), {})
+
+
 def _over_time(
     lines: xr.DataArray, name: str, clock: np.ndarray, unit: str, now: int, active: xr.Dataset | None,
     foreseen: np.ndarray | None,
@@ -183,7 +221,7 @@ def _over_time(
     labels = lines[axis].values if axis and axis in lines.coords else np.arange(grid.shape[1])
     titles = [f"{axis} {labels[k]}" if axis and place < NAMED else "" for place, k in enumerate(order)]
     data = [
-        draw.line(clock[keep], grid[keep, k], title, draw.colour(place), line={"width": 1.8})
+        draw.line(clock[keep], grid[keep, k], title, draw.colour(place), line={"width": 1.8}, mode=_mode(grid[keep, k]))
         for place, (k, title) in enumerate(zip(order, titles, strict=True))
     ]
     told = ""
@@ -196,12 +234,17 @@ def _over_time(
         marks = zip(own, active["stage_coordinate"].values, strict=True)
         height = [float(np.interp(t, clock, grid[:, int(k)])) for t, k in marks]
         data.append(draw.dots(own, height, "becomes active", draw.THEORY, marker={"symbol": "triangle-up", "size": 10}))
-        told += f" {active.sizes['stage']} become active, first at {own[0]:.4g}."
-    fine = grid[np.isfinite(grid)]
-    span = f"between {fine.min():.3g} and {fine.max():.3g}" if fine.size else "without finite numbers"
-    words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}, {span}.{told}"
+        told += f" {active.sizes['stage']} become active, first at {_instant(float(own[0]))}."
+    left = f", of which the {SHOWN} largest are drawn" if grid.shape[1] > SHOWN else ""
+    words = f"{_title(name)} over {unit}, {grid.shape[1]} line{'s' * (grid.shape[1] > 1)}{left}, {_range(grid)}.{told}"
     return Panel(f"{_title(name)} over {unit}", words, data,
                  draw.layout(unit, _title(name), shapes=[draw.upright(float(clock[now]))]))  # fmt: skip
+
+
+def _mode(line: np.ndarray) -> str:
+    """How a line is drawn: with its points where one stands between gaps and would not be seen."""
+    fine = np.concatenate([[False], np.isfinite(line), [False]])
+    return "lines+markers" if (fine[1:-1] & ~fine[:-2] & ~fine[2:]).any() else "lines"
 
 
 def _own_clock(lines: xr.DataArray, clock: np.ndarray) -> np.ndarray:
@@ -212,27 +255,28 @@ def _own_clock(lines: xr.DataArray, clock: np.ndarray) -> np.ndarray:
 def _profile(values: xr.DataArray, name: str, when: str = "") -> Panel:
     flat = np.asarray(values.values, dtype=float).ravel()
     axis = str(values.dims[0]) if values.ndim else "value"
-    places = values[axis].values if axis in values.coords and values[axis].dtype.kind in "fiu" else np.arange(len(flat))
-    positive = bool((flat[np.isfinite(flat)] > 0).all()) and len(flat) > 2 and flat.max() > 100 * flat.min()
-    data = [draw.line(places, flat, "", draw.colour(0), mode="lines+markers", marker={"size": 6})]
-    words = f"{_title(name)} along {axis}{when}: {len(flat)} values, the largest {np.nanmax(flat):.3g}."
+    places, look = _along(values, axis) if values.ndim else (list(range(len(flat))), {})
+    fine = flat[np.isfinite(flat)]
+    positive = fine.size > 2 and fine.min() > 0 and fine.max() > 100 * fine.min()
+    # A line from one name to the next would mean nothing.
+    marks = {"mode": "markers" if look else "lines+markers", "marker": {"size": 6}}
+    trace = draw.line(np.arange(len(flat)), flat, "", draw.colour(0), **marks)
+    data = [trace | {"x": places, "hovertemplate": "%{y:.4g} at %{x}<extra></extra>"}]
+    most = f"the largest {fine.max():.3g}" if fine.size else "none of them finite"
+    words = f"{_title(name)} along {axis}{when}: {len(flat)} values, {most}."
     return Panel(f"{_title(name)} along {axis}{when}", words, data,
-                 draw.layout(axis, _title(name), y={"type": "log"} if positive else {}))  # fmt: skip
+                 draw.layout(axis, _title(name), x=look, y={"type": "log"} if positive else {}))  # fmt: skip
 
 
 def _map(values: xr.DataArray, name: str) -> Panel:
     up, across = values.dims
     grid = np.asarray(values.values, dtype=float)
-    labels = {
-        axis: values[axis].values.tolist() if axis in values.coords else list(range(values.sizes[axis]))
-        for axis in values.dims
-    }
+    (rows, up_look), (columns, across_look) = _along(values, up), _along(values, across)
     told = f"{across} %{{x}}, {up} %{{y}}: %{{z:.4g}}<extra></extra>"
-    data = [draw.heat(grid, labels[across], labels[up], hovertemplate=told)]
-    words = f"{_title(name)} over {across} and {up}, between {np.nanmin(grid):.3g} and {np.nanmax(grid):.3g}."
-    return Panel(
-        f"{_title(name)} over {across} and {up}", words, data, draw.layout(_title(str(across)), _title(str(up)))
-    )
+    data = [draw.heat(grid, columns, rows, hovertemplate=told)]
+    words = f"{_title(name)} over {across} and {up}, {_range(grid)}."
+    layout = draw.layout(_title(str(across)), _title(str(up)), x=across_look, y=up_look)
+    return Panel(f"{_title(name)} over {across} and {up}", words, data, layout)
 
 
 def say(view: Runs, parts: Results) -> str:
