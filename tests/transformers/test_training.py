@@ -448,7 +448,9 @@ def steps_of(model, feed, recipe, captured, device=CPU):
 def test_a_captured_step_is_the_plain_step(parts, monkeypatch, optimiser, accumulate):
     """Ten steps at ten rates; a rate on the device is float32, so weights agree to 1e-6 of their size."""
     replayed_on_the_cpu(monkeypatch)
-    runs = [steps_of(*parts(optimiser=optimiser, accumulate=accumulate), captured) for captured in (False, True)]
+    runs = [
+        steps_of(*parts(optimiser=optimiser, accumulate=accumulate), captured=captured) for captured in (False, True)
+    ]
     torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-6, atol=0)
     for one, other in zip(runs[0][1], runs[1][1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)

@@ -90,13 +90,16 @@ def _sheet_by_scale(scales: int) -> tuple[Figure, np.ndarray, np.ndarray]:
 
     Those two stand beside the others where there are few, and below where that would be too wide to read.
     """
-    few = scales <= 3
-    figure = Figure(figsize=(3.1 * scales + 6, 6.8) if few else (2.5 * scales + 1, 9.6), layout="constrained")
-    parts: Any = figure.subfigures(
-        *((1, 2) if few else (2, 1)), **{"width_ratios": [3.1 * scales, 5]} if few else {"height_ratios": [6, 3.6]}
-    )
-    values = parts[0].subplots(2, scales, squeeze=False, sharey="row")
-    return figure, values, parts[1].subplots(*((2, 1) if few else (1, 2)))
+    parts: Any
+    if scales <= 3:
+        figure = Figure(figsize=(3.1 * scales + 6, 6.8), layout="constrained")
+        parts = figure.subfigures(1, 2, width_ratios=[3.1 * scales, 5])
+        of_all = parts[1].subplots(2, 1)
+    else:
+        figure = Figure(figsize=(2.5 * scales + 1, 9.6), layout="constrained")
+        parts = figure.subfigures(2, 1, height_ratios=[6, 3.6])
+        of_all = parts[1].subplots(1, 2)
+    return figure, parts[0].subplots(2, scales, squeeze=False, sharey="row"), of_all
 
 
 def _shades(count: int) -> np.ndarray:
