@@ -132,7 +132,7 @@ _ROWS = (
     ("incontext/task.py", "square + (square + np.trace(covariance) * covariance) / self.prompt", "square + np.trace(covariance) * covariance / self.prompt", "tests/incontext/test_simulate.py"),
     ("incontext/dormant.py", "self.logs += wait * rates", "self.logs[asleep] += wait * rates", "tests/incontext/test_dormant.py"),
     ("probe/weights/adapted.py", "lefts = [pair.scaling * _double(", "lefts = [_double(", "tests/probe/test_adapted.py"),
-    ("probe/weights/adapted.py", "rows = _double(tensors[name])[:, None] * rows / torch", "rows = rows / torch", "tests/probe/test_adapted.py"),
+    ("probe/weights/adapted.py", "rows = _double(tensors[pair.magnitude])[:, None] * rows / norms", "rows = rows / norms", "tests/probe/test_adapted.py"),
     # claims and solvers that came later
     ("linear/experiments/stuck.py", "left * (np.sign(start) * root))", "left * root)", "tests/linear/test_claims.py"),
     ("linear/experiments/stages.py", "(size.width / dim) ** 0.25", "(size.width / dim) ** 0.5", "tests/linear/test_claims.py"),
