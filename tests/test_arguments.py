@@ -216,6 +216,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("scale", lambda: incontext.Neurons(**NEURON, scale=np.nan)),
     ("scale", lambda: incontext.Neurons(**NEURON, scale=[0.1, np.inf])),
     ("weights", lambda: incontext.Neurons(**NEURON, scale=0.1, weights=[[np.nan, 1.0, 1.0]])),
+    ("covariance", lambda: incontext.Regression(1e-10 * np.array([[1.0, 0.5], [-0.3, 1.0]]), 5)),
     ("top", lambda: concepts.SymmetricTwoLayer(top=np.inf)),
     ("scale", lambda: concepts.SymmetricTwoLayer(scale=[0.1, np.inf])),
     ("hidden", lambda: concepts.SymmetricTwoLayer(top=0.1, hidden=np.array([1.5]))),
