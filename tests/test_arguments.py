@@ -210,6 +210,8 @@ def test_an_ignored_argument_is_found():
 
 NEURON = {"function": lambda x, theta: theta[0] * (theta[1:] @ x), "degree": 2, "size": 3, "count": 1}
 
+NOTHING = np.zeros((3, 2))
+
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("until", lambda: linear.GradientFlow(until=np.inf)),
     ("max_steps", lambda: linear.GradientFlow(until=1.0, max_steps=0)),
@@ -224,6 +226,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("scale", lambda: concepts.MLP((2,), init="gaussian", scale=-1.0)),
     ("scale", lambda: diagonal.FullHead(2, scale=np.nan)),
     ("weights", lambda: diagonal.LinearDiagonal(2, weights=([np.nan, 1.0], [1.0, 1.0])).start()),
+    ("must not both be 0", lambda: margin.FactoredAttention(weights=(NOTHING, NOTHING)).start(TOKENS)),
 ]
 
 
