@@ -233,3 +233,9 @@ def test_jax_stays_as_the_user_has_it():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["float64", "float64", "float32"]
+
+
+def test_runs_that_end_early_are_counted_once():
+    task = Denoising(3, 1)
+    both = saddles.simulate(TwoLayer(3, [1e-4, 1e-5]), task, GradientFlow(max_steps=5))
+    assert "and 1 more of 2 runs" in both.attrs["status"]

@@ -241,9 +241,10 @@ def _stack(
         }  # fmt: skip
     (whole,) = grid.values()
     whole = whole.transpose("time", *names, ...)
+    # A run on the common clock cannot tell that its own search for an end was given up: that is among the reasons.
     ended = [status_of(one) for one in results.values()]
-    stopped_early = [reason for reason in reasons if not reason.ok]
-    whole.attrs["status"] = str(Status.all_of([*stopped_early, *ended]))
+    told = [end if reason.ok else reason for reason, end in zip(reasons or ended, ended, strict=True)]
+    whole.attrs["status"] = str(Status.all_of(told))
     for name in ("wall_time_s", "gradient_evaluations"):
         whole.attrs[name] = sum(one.attrs.get(name, 0) for one in results.values())
     whole.attrs.pop("seed", None)
