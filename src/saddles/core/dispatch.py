@@ -252,9 +252,10 @@ def _stack(
 
 
 def _same_clock(one: Trajectory, other: Trajectory) -> bool:
-    """Equal clocks; runs in steps may end early (diverged), and then share the clock as far as both go."""
-    ours, theirs = one["time"].values, other["time"].values
-    if "step" in one.coords and "step" in other.coords:
-        shorter = min(len(ours), len(theirs))
-        return bool(np.array_equal(ours[:shorter], theirs[:shorter]))
-    return len(ours) == len(theirs) and bool(np.array_equal(ours, theirs))
+    """Equal clocks; runs in steps, and flows that stopped or diverged, may end early and share it as far as both go."""
+    shorter = min(one, other, key=lambda run: run.sizes["time"])
+    rows = shorter.sizes["time"]
+    early = ("step" in one.coords and "step" in other.coords) or not status_of(shorter).ok
+    if one.sizes["time"] != other.sizes["time"] and not early:
+        return False
+    return bool(np.array_equal(one["time"].values[:rows], other["time"].values[:rows]))
