@@ -206,3 +206,31 @@ def test_an_ignored_argument_is_found():
     ):  # fmt: skip
         with pytest.raises(AssertionError):
             test(case)
+
+
+NEURON = {"function": lambda x, theta: theta[0] * (theta[1:] @ x), "degree": 2, "size": 3, "count": 1}
+
+NOTHING = np.zeros((3, 2))
+
+REFUSED: list[tuple[str, Callable[[], object]]] = [
+    ("until", lambda: linear.GradientFlow(until=np.inf)),
+    ("max_steps", lambda: linear.GradientFlow(until=1.0, max_steps=0)),
+    ("scale", lambda: incontext.Neurons(**NEURON, scale=np.nan)),
+    ("scale", lambda: incontext.Neurons(**NEURON, scale=[0.1, np.inf])),
+    ("weights", lambda: incontext.Neurons(**NEURON, scale=0.1, weights=[[np.nan, 1.0, 1.0]])),
+    ("covariance", lambda: incontext.Regression(1e-10 * np.array([[1.0, 0.5], [-0.3, 1.0]]), 5)),
+    ("top", lambda: concepts.SymmetricTwoLayer(top=np.inf)),
+    ("scale", lambda: concepts.SymmetricTwoLayer(scale=[0.1, np.inf])),
+    ("hidden", lambda: concepts.SymmetricTwoLayer(top=0.1, hidden=np.array([1.5]))),
+    ("scale", lambda: concepts.MLP((2,), init="gaussian", scale=np.nan)),
+    ("scale", lambda: concepts.MLP((2,), init="gaussian", scale=-1.0)),
+    ("scale", lambda: diagonal.FullHead(2, scale=np.nan)),
+    ("weights", lambda: diagonal.LinearDiagonal(2, weights=([np.nan, 1.0], [1.0, 1.0])).start()),
+    ("must not both be 0", lambda: margin.FactoredAttention(weights=(NOTHING, NOTHING)).start(TOKENS)),
+]
+
+
+@pytest.mark.parametrize(("name", "make"), REFUSED, ids=[f"{i} {name}" for i, (name, _) in enumerate(REFUSED)])
+def test_settings_that_no_run_can_have_are_refused(name, make):
+    with pytest.raises(saddles.SaddlesError, match=name):
+        make()

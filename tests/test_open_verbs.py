@@ -233,3 +233,22 @@ def test_jax_stays_as_the_user_has_it():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["float64", "float64", "float32"]
+
+
+def test_a_flow_that_stops_early_does_not_take_the_others_with_it():
+    task, method, times = Denoising(3, 1), GradientFlow(max_steps=800), np.linspace(0, 30, 61)
+    both = saddles.simulate(TwoLayer(3, [1e-4, 1e3]), task, method, times=times)
+    alone = [saddles.simulate(TwoLayer(3, variance), task, method, times=times) for variance in (1e-4, 1e3)]
+    assert [status_of(one).ending for one in alone] == [Ending.FINISHED, Ending.STOPPED]
+    rows = alone[1].sizes["time"]
+    assert rows < len(times)
+    np.testing.assert_array_equal(both["loss"].sel(variance=1e-4), alone[0]["loss"])
+    np.testing.assert_array_equal(both["loss"].sel(variance=1e3)[:rows], alone[1]["loss"])
+    assert np.isnan(both["loss"].sel(variance=1e3)[rows:]).all()
+    assert both.attrs["status"] == alone[1].attrs["status"]
+
+
+def test_runs_that_end_early_are_counted_once():
+    task = Denoising(3, 1)
+    both = saddles.simulate(TwoLayer(3, [1e-4, 1e-5]), task, GradientFlow(max_steps=5))
+    assert "and 1 more of 2 runs" in both.attrs["status"]

@@ -133,6 +133,29 @@ def test_without_times_the_theory_runs_until_learned():
     assert float(found["loss"][-1]) < 1e-3 * float(found["loss"][0])
 
 
+@pytest.mark.parametrize("mu", [(1.0, 2.0), (1.0, 1.0)])
+def test_a_prediction_ends_where_errors_would_learn_what_the_rank_forbids(mu):
+    task = Identity(mu, 0.1)
+    model = SymmetricTwoLayer(factor=[[0.13], [-0.037]])
+    times = np.linspace(0, 40, 81)
+    measured = simulate(model, task, GradientFlow(), times=times)
+    found = predict(model, task, TwoLayerTheory(), times=times)
+    status = status_of(found)
+    assert status.ending is Ending.STOPPED
+    assert status.reason.startswith("W(0) has rank 1")
+    rows = found.sizes["time"]
+    assert 10 < rows < len(times)
+    np.testing.assert_allclose(found["jacobian"], measured["jacobian"][:rows], atol=1e-5)
+
+
+def test_a_rank_that_no_error_leaves_ends_nothing():
+    found = predict(
+        SymmetricTwoLayer(weights=np.diag([0.01, 0.0])), Identity((1.0, 2.0), 0.1), TwoLayerTheory(), times=[0.0, 40.0]
+    )
+    assert status_of(found).ending is Ending.FINISHED
+    np.testing.assert_allclose(found["jacobian"][1], np.diag([1.0, 0.0]), atol=1e-9)
+
+
 def test_wrong_pairs_are_named():
     task = Identity((1.0,), 0.1)
     with pytest.raises(SaddlesError, match=r"TwoLayerTheory is for SymmetricTwoLayer.*got OneLayer"):

@@ -138,6 +138,15 @@ def test_states_and_crossing_times():
     assert np.isnan(crossing[1])
 
 
+def test_a_mode_of_aligned_counts_by_its_size_whatever_its_sign():
+    data = xr.Dataset(
+        {"singular_value": (("time", "mode"), [[-9.0, 0.1], [-0.1, 0.1]]), "threshold": ((), 0.9)},
+        coords={"time": [0.0, 0.5]},
+    )
+    assert measures.mode_state(data).values.tolist() == [["active", "lazy"], ["lazy", "lazy"]]
+    assert measures.crossing_time(data).values[0] == 0.0
+
+
 def test_initial_matrix_has_the_expected_size():
     """‖A(0)‖ ~ σ²√(wd): the median over seeds of the largest singular value is within a factor 3."""
     sizes = [

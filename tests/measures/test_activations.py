@@ -24,6 +24,16 @@ def test_times_of_exponential_growth_are_exact():
     assert found["support_size"].values.tolist() == [1, 2]
 
 
+def test_support_counts_what_is_active_just_after_though_more_happens_before_the_next_instant():
+    beyond = np.array([[-2.0, -6.0, 3.0, -9.0, -2.0], [8.0, 4.0, -1.0, -8.0, 8.0]])
+    data = xr.Dataset({"beta": (("time", "coordinate"), 1e-5 * np.exp(beyond))}, coords={"time": [0.0, 1.0]})
+    found = stages(data)
+    assert found["stage_coordinate"].values.tolist() == [0, 4, 1]
+    np.testing.assert_allclose(found["stage_time"], [0.2, 0.2, 0.6])
+    # Both that are tied count after the first of them; coordinate 2 leaves at 0.75.
+    assert found["support_size"].values.tolist() == [3, 3, 4]
+
+
 def test_a_coordinate_that_returns_is_active_twice():
     clock = np.linspace(0.0, 6 * np.pi, 500)
     data = xr.Dataset({"beta": (("time", "coordinate"), np.exp(-10 * np.cos(clock))[:, None] * 1e-5)}, {"time": clock})

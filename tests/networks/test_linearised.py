@@ -231,3 +231,12 @@ def test_a_network_that_was_changed_is_not_taken_for_the_old_one():
         assert networks.top_eigenvalue(model, TASK) == expected
         found = saddles.predict(model, TASK, networks.Linearised(), times=[0.0, 1.0])["loss"]
         assert found.equals(saddles.predict(Changing(gain), TASK, networks.Linearised(), times=[0.0, 1.0])["loss"])
+
+
+def test_a_flow_from_a_start_in_float32_is_that_of_float64():
+    one, other = (
+        saddles.simulate(MODEL, TASK, networks.GradientFlow(), times=[0.0, 5.0], precision=precision)
+        for precision in ("float64", "float32")
+    )
+    np.testing.assert_allclose(other["linearity"], one["linearity"], rtol=1e-5)
+    np.testing.assert_allclose(other["loss"], one["loss"], rtol=1e-5)

@@ -31,6 +31,18 @@ def test_divergence_keeps_what_came_before():
     np.testing.assert_allclose(done.saved["value"], 10.0 ** np.arange(8))
 
 
+def test_a_number_that_falls_far_below_a_tiny_start_has_not_diverged():
+    def grow(state, args):
+        return state * args
+
+    def below(state, args):
+        return {"value": -state[0]}
+
+    done = iterate(grow, np.array([1e-12]), 40, args=2.0, observe=below, guard="value")
+    assert done.status.ok
+    np.testing.assert_allclose(done.saved["value"], -1e-12 * 2.0 ** np.arange(41))
+
+
 def test_a_start_that_is_no_number_is_kept_alone():
     done = iterate(halve, np.array([np.nan]), 10, args=0.5, observe=see, guard="value")
     assert done.status == Status(Ending.DIVERGED, "at step 1")

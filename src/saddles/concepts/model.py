@@ -166,8 +166,10 @@ class SymmetricTwoLayer(Trainable):
             raise SaddlesError(f"`hidden` and `size` belong to a drawn factor; `{given[0]}` is given. Leave them out.")
         for name in ("hidden", "top", "scale", "size"):
             values = getattr(self, name)
-            if values is not None and not (np.asarray(values) > 0).all():
+            if values is not None and not ((np.asarray(values) > 0) & (np.asarray(values) < np.inf)).all():
                 raise SaddlesError.must_be(name, "positive", values)
+        if self.hidden is not None and (np.asarray(self.hidden) % 1 != 0).any():
+            raise SaddlesError.must_be("hidden", "a whole number of columns", self.hidden)
 
     @classmethod
     def uniform(cls, size: int, hidden: int, top: float, seed: int | None = None) -> "SymmetricTwoLayer":
@@ -267,6 +269,8 @@ class MLP(Trainable):
             raise SaddlesError.must_be("init", "'pytorch' or 'gaussian'", self.init)
         if self.scale is not None and self.init == "pytorch":
             raise SaddlesError("`scale` is that of init='gaussian'; init='pytorch' has its own. Leave one of them out.")
+        if self.scale is not None and not (np.isfinite(self.scale) & (np.asarray(self.scale) >= 0)).all():
+            raise SaddlesError.must_be("scale", "a standard deviation of at least 0", self.scale)
         if any(int(w) != w or w < 1 for w in self.widths):
             raise SaddlesError.must_be("widths", "whole numbers of at least 1, or () for one layer", self.widths)
         object.__setattr__(self, "widths", tuple(int(w) for w in self.widths))

@@ -1,7 +1,7 @@
 """Predictors: Theorem 4.1 for one layer, equation 4.3 for the symmetric pair."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -11,13 +11,13 @@ from jaxtyping import Array, Float
 from saddles.concepts.assumptions import Pair, check_assumptions, check_pair
 from saddles.concepts.observe import PAPER_CLOCK, to_trajectory
 from saddles.concepts.task import Identity
-from saddles.core.status import FINISHED, Status
+from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.trajectory import Trajectory
 from saddles.core.validation import arguments_explained, check_keep
 from saddles.errors import SaddlesError
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
-from saddles.solvers.dynamics import Dynamics
+from saddles.solvers.dynamics import Dynamics, Path
 from saddles.solvers.methods import GradientFlow
 from saddles.solvers.ode import SAVED_TIMES
 
@@ -29,6 +29,10 @@ PATIENCE = 1e5
 
 SMALLEST = 1e-15
 """Least absolute error of W: its small entries live by cancellation beside entries of order 1."""
+
+OUTSIDE = 1e-6
+"""Part of W's largest eigenvalue that may lie in directions which W(0) does not have. The flow preserves rank, so that
+what is there is the solver's error; it grows as W does, and at order 1 W has learned what it never would."""
 
 
 @runtime_checkable
@@ -98,7 +102,8 @@ class TwoLayerTheory:
         W' = 2 (AW + WA) − (AW² + W²A + 2WAW).
 
     In W the small entries live by cancellation beside entries of order 1, so starts with entries
-    below about 1e-12 are lost to rounding: simulate those (the flow of U keeps them).
+    below about 1e-12 are lost to rounding: simulate those (the flow of U keeps them). From a rank-deficient W(0)
+    errors grow into the missing directions, too; the prediction ends before that matters, and its status says so.
 
     It reads W(0) off `model.product(task, seed)`. `jacobian` and, on infinitely many samples, `terms` (those of
     equation 4.3) are large and can be kept. Without times the flow is followed until the loss is 1e-4 of that of W = 0.
@@ -126,7 +131,8 @@ class TwoLayerTheory:
         diagonal = task.samples is None
         named = None if keep is None else check_keep(keep, ("jacobian", "terms") if diagonal else ("jacobian",))
         with on_device(device):
-            path = GradientFlow(rtol=self.rtol).follow(self._dynamics(pair, task, seed, precision), times)
+            dynamics = self._dynamics(pair, task, seed, precision)
+            path = _of_rank(np.asarray(dynamics.start), GradientFlow(rtol=self.rtol).follow(dynamics, times))
         return to_trajectory(
             task, path.times, jacobian=path.saved["jacobian"], keep=named,
             strengths=task.strengths**self.power if diagonal else None, kind="predicted", model=model, theory=self,
@@ -152,6 +158,21 @@ class TwoLayerTheory:
             rested=_learned, pace=pace, limit=PATIENCE * pace,
             atol=max(self.rtol * float(np.sqrt(np.mean(start**2))), SMALLEST), title="theory",
         )  # fmt: skip
+
+
+def _of_rank(start: np.ndarray, path: Path) -> Path:
+    """The rows in which W still has the rank of W(0), up to `OUTSIDE`; all of them where that is full."""
+    rank = int(np.linalg.matrix_rank(start, hermitian=True))
+    if rank == len(start):
+        return path
+    sizes = np.sort(np.abs(np.linalg.eigvalsh(path.saved["jacobian"])), axis=1)[:, ::-1]
+    fine = sizes[:, rank] <= OUTSIDE * sizes[:, 0]
+    if fine.all() and path.status.ending != Ending.DIVERGED:
+        return path
+    rows = len(fine) if fine.all() else max(int(np.argmin(fine)), 1)  # the start is kept whatever it is
+    reason = f"W(0) has rank {rank}, and errors grow beyond it after time {path.times[rows - 1]:.6g}"
+    saved = {name: values[:rows] for name, values in path.saved.items()}
+    return replace(path, times=path.times[:rows], saved=saved, status=Status(Ending.STOPPED, reason))
 
 
 def one_layer(weights: np.ndarray, strengths: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -289,6 +289,8 @@ class FullHead:
     def __post_init__(self) -> None:
         _check_size(self.dim, "dim")
         _check_size(self.width, "inner")
+        if self.scale is not None and not 0 < self.scale < float("inf"):
+            raise SaddlesError.must_be("scale", "a positive standard deviation, or None", self.scale)
         check_log_alpha(self.log_alpha)
 
     @property

@@ -97,6 +97,8 @@ class Network(ABC):
                     f"`weights` must be two vectors of {self.coordinates} entries, one per coordinate; got shapes "
                     f"{u.shape} and {v.shape}."
                 )
+            if not (np.isfinite(u).all() and np.isfinite(v).all()):
+                raise SaddlesError("`weights` must be finite; they hold NaN or infinity.")
             return u, v
         draw = np.random.default_rng([seed, 33])
         return draw.normal(size=self.coordinates), draw.normal(size=self.coordinates)

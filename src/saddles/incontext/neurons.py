@@ -146,10 +146,13 @@ class Neurons:
         for name, least in (("degree", 2), ("size", 1), ("count", 1)):
             if int(getattr(self, name)) != getattr(self, name) or getattr(self, name) < least:
                 raise SaddlesError.must_be(name, f"a whole number of at least {least}", getattr(self, name))
-        if (np.asarray(self.scale, dtype=float) <= 0).any():
+        scales = np.asarray(self.scale, dtype=float)
+        if not ((scales > 0) & (scales < np.inf)).all():
             raise SaddlesError.must_be("scale", "positive (at 0 nothing ever moves)", self.scale)
         if self.weights is not None and np.shape(self.weights) != (self.count, self.size):
             raise SaddlesError.must_be("weights", f"of shape ({self.count}, {self.size})", np.shape(self.weights))
+        if self.weights is not None and not np.isfinite(np.asarray(self.weights, dtype=float)).all():
+            raise SaddlesError("`weights` must be finite; they hold NaN or infinity.")
 
     @property
     def random(self) -> bool:

@@ -65,7 +65,12 @@ class Regression:
         given = np.asarray(self.covariance, dtype=float)
         matrix = np.diag(given) if given.ndim == 1 else given
         square = matrix.ndim == 2 and matrix.size and matrix.shape[0] == matrix.shape[1]
-        if not square or not np.isfinite(matrix).all() or not np.allclose(matrix, matrix.T):
+        # Without an atol of its own, any matrix of entries below 1e-8 would count as symmetric.
+        if (
+            not square
+            or not np.isfinite(matrix).all()
+            or not np.allclose(matrix, matrix.T, atol=1e-8 * np.abs(matrix).max())
+        ):
             raise SaddlesError.must_be("covariance", "a symmetric D × D matrix or D eigenvalues", self.covariance)
         if np.linalg.eigvalsh(matrix)[0] <= 0:
             raise SaddlesError.must_be("covariance", "positive definite", self.covariance, "Leave out directions of 0")

@@ -151,6 +151,8 @@ class FactoredAttention(AttentionModel):
             raise SaddlesError(
                 f"`weights` must be K and Q of one shape with {dim} rows; got shapes {key.shape} and {query.shape}."
             )
+        if not (key.any() or query.any()):
+            raise SaddlesError("K(0) and Q(0) must not both be 0: from there the flow never moves. Give one of them.")
         return key, query
 
     def flow(self, task: Tokens, seed: int = 0) -> tuple[AttentionFlow, State]:

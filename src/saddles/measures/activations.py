@@ -49,21 +49,23 @@ def stages(trajectory: xr.Dataset, threshold: float = THRESHOLD, variable: str |
     above = sizes > threshold
     rises = np.argwhere(~above[:-1] & above[1:])
     level = np.log(threshold)
-    rows: list[tuple[float, int, int, float]] = []
+    rows: list[tuple[float, int, int, float, int]] = []
     for row, coordinate in rises:
         low, high = logs[row, coordinate], logs[row + 1, coordinate]
         pace = (high - low) / (clock[row + 1] - clock[row])
         when = clock[row] + (level - low) / pace
-        rows.append((when, int(coordinate), int(signs[row + 1, coordinate]), when + (np.log(UNIT) - level) / pace))
+        two = slice(row, row + 2)
+        support = _active_count(when, clock[two], logs[two], above[two], level)
+        unit = when + (np.log(UNIT) - level) / pace
+        rows.append((when, int(coordinate), int(signs[row + 1, coordinate]), unit, support))
     rows.sort(key=lambda one: one[0])
     times = np.array([one[0] for one in rows])
-    support = [int(above[min(np.searchsorted(clock, t, side="right"), len(clock) - 1)].sum()) for t in times]
     variables: dict[str, tuple[str | tuple[str, ...], np.ndarray]] = {
         "stage_time": ("stage", times),
         "stage_coordinate": ("stage", np.array([one[1] for one in rows], dtype=int)),
         "stage_sign": ("stage", np.array([one[2] for one in rows], dtype=int)),
         "unit_time": ("stage", np.array([one[3] for one in rows])),
-        "support_size": ("stage", np.array(support, dtype=int)),
+        "support_size": ("stage", np.array([one[4] for one in rows], dtype=int)),
         "active": (("time", "coordinate"), above),
     }
     if "loss" in trajectory and trajectory["loss"].dims == ("time",) and len(times):
@@ -74,6 +76,14 @@ def stages(trajectory: xr.Dataset, threshold: float = THRESHOLD, variable: str |
         coords={"stage": np.arange(len(rows)), "time": trajectory["time"].values},
         attrs={"threshold": threshold, "clock": _clock_name(trajectory)},
     )
+
+
+def _active_count(when: float, clock: np.ndarray, logs: np.ndarray, above: np.ndarray, level: float) -> int:
+    """How many are active at `when`, between two saved instants, where several may rise or fall one after the other."""
+    before, after = above
+    with np.errstate(divide="ignore", invalid="ignore"):  # those that stay on one side cross at no time
+        crossed = clock[0] + (level - logs[0]) / ((logs[1] - logs[0]) / (clock[1] - clock[0]))
+    return int(np.where(before == after, after, np.where(after, crossed <= when, crossed > when)).sum())
 
 
 def _rows(trajectory: xr.Dataset, threshold: float, variable: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ SLACK = 3.0
 def mode_state(trajectory: xr.Dataset, slack: float = SLACK) -> xr.DataArray:
     """`lazy` (s < σ²w/slack), `active` (s > σ²w·slack) or `crossing`, for each mode and time."""
     need(trajectory, "singular_value", "threshold")
-    ratio = trajectory["singular_value"] / trajectory["threshold"]
+    ratio = abs(trajectory["singular_value"]) / trajectory["threshold"]  # those of `Aligned` have a sign
     words = np.where(ratio > slack, "active", np.where(ratio < 1 / slack, "lazy", "crossing"))
     return xr.DataArray(words, dims=ratio.dims, coords=ratio.coords, name="mode_state")
 
@@ -20,7 +20,7 @@ def mode_state(trajectory: xr.Dataset, slack: float = SLACK) -> xr.DataArray:
 def crossing_time(trajectory: xr.Dataset) -> xr.DataArray:
     """The first saved time at which each mode is above σ²w; NaN for a mode that never is."""
     need(trajectory, "singular_value", "threshold")
-    above = trajectory["singular_value"] > trajectory["threshold"]
+    above = abs(trajectory["singular_value"]) > trajectory["threshold"]  # those of `Aligned` have a sign
     first = trajectory["time"].isel(time=above.argmax("time"))
     return first.where(above.any("time")).drop_vars(["time", "step"], errors="ignore").rename("crossing_time")
 

@@ -41,8 +41,10 @@ def observe(weights: Weights, training: Training) -> dict[str, Array]:
     data = training.data
     values = outputs(weights, data.inputs, training.activation)
     seen = data.scores(values, outputs(weights, data.test_inputs, training.activation))
-    change = jax.tree.map(jnp.subtract, weights, training.start)
-    before, linear = jax.jvp(lambda at: outputs(at, data.inputs, training.activation), (training.start,), (change,))
+    # A flow moves weights in float64, also from a start in float32.
+    start = jax.tree.map(lambda first, now: first.astype(now.dtype), training.start, weights)
+    change = jax.tree.map(jnp.subtract, weights, start)
+    before, linear = jax.jvp(lambda at: outputs(at, data.inputs, training.activation), (start,), (change,))
     moved = values - before
     size = jnp.linalg.norm(moved)
     # 0 at the start: the limit of a remainder of second order over a change of first order.

@@ -19,8 +19,9 @@ BLOCK = 32
 """Saved steps in one compiled call: between calls Python sees Ctrl-C, the progress bar and divergence."""
 
 DIVERGED_AT = 1e8
-"""A guarded number that has grown by this factor counts as diverged: it is on its way to infinity, and stopping here
-keeps the rows before it finite."""
+"""A guarded number that has risen to this many times its first size counts as diverged: it is on its way to infinity,
+and stopping here keeps the rows before it finite. A fall is what descent is for: a cost without its constant begins as
+small as the weights do, and ends far below 0."""
 
 State = TypeVar("State")
 Args = TypeVar("Args")
@@ -76,7 +77,7 @@ def iterate(
     Args:
         steps: how many steps; the start and every `save_every`-th step are saved, and the last.
         observe: returns a dictionary of arrays.
-        guard: the entry of `observe` that must stay finite and below `DIVERGED_AT` times its first value; when it
+        guard: the entry of `observe` that must stay finite and below `DIVERGED_AT` times its first size; when it
             does not, the run ends there and keeps the rows before, with status `diverged`.
     """
     began = clock.perf_counter()
@@ -129,5 +130,5 @@ def _blocks(strides: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
 
 
 def _good_rows(values: np.ndarray, limit: float) -> int:
-    fine = np.isfinite(values) & (np.abs(values) < limit)
+    fine = np.isfinite(values) & (values < limit)
     return len(values) if fine.all() else int(np.argmin(fine))

@@ -39,10 +39,12 @@ class GradientFlow:
     max_steps: int = 100_000
 
     def __post_init__(self) -> None:
-        if self.until is not None and not self.until > 0:
+        if self.until is not None and not 0 < self.until < float("inf"):
             raise SaddlesError.must_be("until", "a positive time", self.until, "Leave it out to run to convergence")
         if not 0 < self.rtol < 1:
             raise SaddlesError.must_be("rtol", "between 0 and 1", self.rtol)
+        if self.max_steps < 1:
+            raise SaddlesError.must_be("max_steps", "at least 1", self.max_steps)
 
     def instants(self, times: np.ndarray | None = None) -> int:
         """How many instants will be saved."""
