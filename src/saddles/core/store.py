@@ -5,6 +5,7 @@ that `xarray.open_zarr` reads it where this package is not installed.
 """
 
 import itertools
+import json
 import os
 import re
 import sys
@@ -183,7 +184,7 @@ def export(trajectory: Any, path: str | os.PathLike[str], to: str) -> list[Path]
         if to == "netcdf":
             refuse_existing(target)
             with new_path(target) as draft:
-                trajectory.to_netcdf(draft, engine="h5netcdf")
+                _in_netcdf_types(trajectory).to_netcdf(draft, engine="h5netcdf")
             return [target]
         return _write_tables(_groups(trajectory), target)
 
@@ -205,8 +206,34 @@ def _write_tables(groups: dict[tuple[str, ...], xr.Dataset], target: Path) -> li
         refuse_existing(file)
     for file, data in plans.items():
         _write_table(data, file)
-    write_json(notes, {"/".join(k) or "/": dict(g.attrs) for k, g in groups.items()})
+    write_json(notes, {"/".join(k) or "/": {n: _plain(v) for n, v in g.attrs.items()} for k, g in groups.items()})
     return [*plans, notes]
+
+
+def _plain(value: object) -> object:
+    """An attribute without NumPy, whose types NetCDF gives back and JSON does not know."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _in_netcdf_types(trajectory: Any) -> Any:
+    """A copy that has as JSON each attribute for which NetCDF has no type: true, nothing, records, mixed lists."""
+    if isinstance(trajectory, xr.DataTree):
+        nodes = {node.path: _in_netcdf_types(node.to_dataset(inherit=False)) for node in trajectory.subtree}
+        return xr.DataTree.from_dict(nodes, name=trajectory.name)
+    copy = trajectory.copy()
+    for part in (copy, *copy.variables.values()):
+        part.attrs = {name: _in_netcdf_type(value) for name, value in part.attrs.items()}
+    return copy
+
+
+def _in_netcdf_type(value: object) -> object:
+    plain = _plain(value)
+    members = plain if isinstance(plain, list | tuple) else [plain]
+    text = all(isinstance(member, str | bytes) for member in members)
+    number = not any(isinstance(member, str | bytes | bool | list | tuple) for member in members)
+    if text or (number and np.asarray(plain).dtype.kind in "iufc"):
+        return value
+    return json.dumps(plain, default=str)
 
 
 def _write_table(data: xr.Dataset, file: Path) -> None:
