@@ -96,6 +96,14 @@ def test_csv_has_one_table_for_each_set_of_dimensions(trajectory, tmp_path):
         export(trajectory, tmp_path / "t.csv", "csv")
 
 
+def test_netcdf_keeps_groups(trajectory, tmp_path):
+    heads = xr.Dataset({"rank": (("time", "head"), np.ones((3, 2)))}, {"time": [0.0, 0.5, 2.0]})
+    for root in (xr.Dataset(attrs={"schema": SCHEMA}), trajectory):
+        tree = xr.DataTree.from_dict({"/": root, "/heads": heads})
+        (file,) = export(tree, tmp_path / f"{len(root)}.nc", "netcdf")
+        xr.testing.assert_identical(load(file), tree)
+
+
 OWN = {
     "converged": True, "note": None, "cut": {"a": 1}, "seed": 2**70, "mixed": [1, "a"], "names": ["a", "b"],
     "rates": [0.1, 0.2],

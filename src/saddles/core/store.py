@@ -62,8 +62,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         if source.is_file():
             _refuse_outside(source)
-            stored = xr.DataTree(xr.load_dataset(source, engine="h5netcdf", phony_dims="access"))
-            if any(str(axis).startswith("phony_dim_") for axis in stored.dims):
+            stored = xr.load_datatree(source, engine="h5netcdf", phony_dims="access")
+            if any(str(axis).startswith("phony_dim_") for node in stored.subtree for axis in node.dims):
                 raise SaddlesError(f"{path} cannot be read as a stored trajectory (some of its axes have no name).")
         else:
             if not any((source / mark).is_file() for mark in MARKS):
@@ -108,15 +108,16 @@ def _refuse_damage(source: Path) -> None:
 
 
 def _refuse_outside(file: Path) -> None:
-    """Refuse a NetCDF file that would read others: links to other files, and arrays that are stored elsewhere."""
+    """Refuse a NetCDF file that would read others, by links or stored arrays, and one whose groups never end."""
     import h5py
 
     with h5py.File(file, "r") as whole:
         todo: list[h5py.Group] = [whole]
-        seen = set()
+        seen, soft, again = set(), [], False
         while todo:
             group = todo.pop()
             if group.id in seen:  # a group may hold itself
+                again = True
                 continue
             seen.add(group.id)
             for name in group:
@@ -124,12 +125,15 @@ def _refuse_outside(file: Path) -> None:
                 if isinstance(link, h5py.ExternalLink):
                     raise _outside(file, str(name))
                 if isinstance(link, h5py.SoftLink):  # leads to what is met by its own name, or nowhere
+                    soft.append((group, name))
                     continue
                 thing = group[name]
                 if isinstance(thing, h5py.Group):
                     todo.append(thing)
                 elif isinstance(thing, h5py.Dataset) and (thing.external or thing.is_virtual):
                     raise _outside(file, str(name))
+        if again or any(isinstance(group.get(name), h5py.Group) for group, name in soft):
+            raise SaddlesError(f"{file} cannot be read as a stored trajectory (it has a group in two places).")
 
 
 def _outside(file: Path, name: str) -> SaddlesError:
