@@ -76,8 +76,10 @@ def test_seeds_alone_are_a_grid():
         (["rate=1,2", "points=3"], {"zipped": True}, "same number of values"),
         (["rate=1"], {"seeds": "many"}, "a number such as 5"),
         (["rate=1"], {"seeds": "0"}, "at least 1"),
-        (["rate=1"], {"seeds": "-1,2"}, "at least 0"),
+        (["rate=1"], {"seeds": "-1,2"}, "must be from 0 to 2⁶³ − 1 each"),
         (["rate=1"], {"seeds": "2,2"}, "a value of seed twice"),
+        (["rate=1"], {"seeds": f"{2**63},2"}, "`seeds` must be from 0 to 2⁶³ − 1 each"),
+        (["rate=1"], {"seeds": f"{2**64},2"}, "`seeds` must be from 0 to 2⁶³ − 1 each"),
     ],
 )
 def test_bad_grids_are_explained(words, options, told):

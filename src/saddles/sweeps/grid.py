@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from saddles.core.experiment import Experiment, as_dict
+from saddles.core.validation import LABELS
 from saddles.errors import SaddlesError
 
 ZIPPED = "point"
@@ -149,8 +150,8 @@ def checked_grid(
             raise SaddlesError.must_be("seeds", "at least 1", seeds, "Leave it out for seed 0")
         _refuse_many(seeds)
         seeds = range(seeds)
-    if seeds is not None and any(seed < 0 for seed in seeds):
-        raise SaddlesError.must_be("seeds", "at least 0 each", list(seeds))
+    if seeds is not None and not all(0 <= seed < LABELS for seed in seeds):
+        raise SaddlesError.must_be("seeds", "from 0 to 2⁶³ − 1 each", list(seeds))
     return Grid(typed, zipped, None if seeds is None else [int(seed) for seed in seeds])
 
 
