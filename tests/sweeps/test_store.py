@@ -300,6 +300,20 @@ def test_a_disk_that_is_full_for_a_moment_damages_no_finished_cell(tmp_path, mon
     assert load(again.folder)["cell_done"].values.tolist() == [1, 1, 1]
 
 
+def test_commands_in_messages_can_be_typed_where_a_name_has_spaces(tmp_path, monkeypatch):
+    with begun(tmp_path / "my sweep", {"rate": [1.0, 2.0]}) as store:
+        store.commit(outcomes(store, store.cells[:1]))
+        later = outcomes(store, store.cells[1:])
+        monkeypatch.setattr(arrays, "sync", full_disk)
+        with pytest.raises(SaddlesError, match=r"saddles sweep --resume '.*my sweep'`"):
+            store.commit(later)
+        monkeypatch.undo()
+    (chunk,) = (store.folder / "trajectory.zarr" / "value").glob("0*")
+    chunk.write_bytes(b"damaged")
+    with pytest.raises(SaddlesError, match=r"saddles sweep --resume '.*my sweep' --retry"):
+        load(store.folder)
+
+
 def longer(packed):
     """The same with one more instant."""
     grown = {n: (d, np.append(v, v[-1:] + 1, 0) if d[:1] == ("time",) else v) for n, (d, v) in packed.coords.items()}

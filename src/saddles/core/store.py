@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def _refuse_damage(source: Path) -> None:
         return
     home = source.parent
     if (home / "sweep.json").exists():
-        again = f"Compute the cells in it again: saddles sweep --resume {home} --retry"
+        again = f"Compute the cells in it again: saddles sweep --resume {shlex.quote(str(home))} --retry"
     elif (home / "run.json").exists():
         again = "Restore it from a copy, or compute the run again with --fresh"
     elif home.name == "parts":
