@@ -36,6 +36,8 @@ MARKS = (".zgroup", ".zmetadata", "zarr.json")
 
 def save(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str]) -> Path:
     """Write a trajectory to a Zarr folder that does not exist yet, all or nothing."""
+    if not isinstance(trajectory, xr.Dataset | xr.DataTree):
+        raise SaddlesError.must_be("trajectory", "an xarray.Dataset or DataTree", trajectory)
     target = Path(path)
     with explained(target):
         refuse_existing(target, "Saving never overwrites: choose another name, or remove it first")
