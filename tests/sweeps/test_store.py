@@ -19,7 +19,7 @@ from saddles.core.store import load, save
 from saddles.errors import SaddlesError
 from saddles.runtime.checksums import Checksums
 from saddles.sweeps import arrays
-from saddles.sweeps.cells import Job, Outcome, Packed, Task, compute
+from saddles.sweeps.cells import Job, Outcome, Packed, Task, compute, pack
 from saddles.sweeps.grid import checked_grid
 from saddles.sweeps.half_made import remove_half_made
 from saddles.sweeps.plan import make_plan
@@ -312,6 +312,15 @@ def test_commands_in_messages_can_be_typed_where_a_name_has_spaces(tmp_path, mon
     chunk.write_bytes(b"damaged")
     with pytest.raises(SaddlesError, match=r"saddles sweep --resume '.*my sweep' --retry"):
         load(store.folder)
+
+
+@pytest.mark.parametrize("name", ["a/b", "/a", "..", ".zattrs"])
+def test_a_name_that_is_a_path_fails_its_cell_and_no_other(name):
+    data = xr.Dataset({"loss": ("time", np.ones(2))}, {"time": [0.0, 1.0]})
+    assert "loss" in pack(data, []).variables
+    for wrong in (data.assign({name: data["loss"]}), data.assign_coords({name: ("time", [1, 2])})):
+        with pytest.raises(SaddlesError, match="must not be paths"):
+            pack(wrong, [])
 
 
 def longer(packed):
