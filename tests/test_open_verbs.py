@@ -140,6 +140,7 @@ def test_own_method_trains_a_model_of_a_lab():
         ({"seed": "x"}, "`seed` must be an integer of at least 0"),
         ({"seed": []}, "`seed` must be"),
         ({"seed": -1}, "`seed` must be"),
+        ({"seed": [2**63, 1]}, "`seed` must be from 0 to 2⁶³ − 1 each, where it is a list"),
     ],
 )
 def test_arguments_without_a_meaning_are_refused(words, told):

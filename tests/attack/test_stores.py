@@ -234,6 +234,33 @@ def test_a_netcdf_file_reads_no_other_file(tmp_path, prepare):
         load(tmp_path / "t.nc")
 
 
+def loop(home):
+    with h5py.File(home / "t.nc", "a") as file:
+        inner = file.create_group("a/b")
+        inner["up"] = file["/a"]
+
+
+def soft_loop(home):
+    with h5py.File(home / "t.nc", "a") as file:
+        file.create_group("a")["up"] = h5py.SoftLink("/a")
+
+
+def ladder(home):
+    with h5py.File(home / "t.nc", "a") as file:
+        for k in range(60):
+            below = file.create_group(f"{k}")
+            if k:
+                below["left"] = below["right"] = file[f"{k - 1}"]
+
+
+@pytest.mark.parametrize("prepare", [loop, soft_loop, ladder])
+def test_groups_of_a_netcdf_file_that_do_not_end_are_refused(tmp_path, prepare):
+    export(sample(), tmp_path / "t.nc", "netcdf")
+    prepare(tmp_path)
+    with pytest.raises(SaddlesError, match="has a group in two places"):
+        load(tmp_path / "t.nc")
+
+
 def test_tables_with_one_name_do_not_overwrite_each_other(tmp_path):
     whole = xr.DataTree.from_dict({
         "/": xr.Dataset({"x": (("a", "b"), np.ones((2, 2)))}, attrs={"schema": 1}),

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -97,3 +100,28 @@ def test_runs_are_matched_by_their_labels():
 def test_one_axis_too_many_is_told():
     with pytest.raises(SaddlesError, match=r"loss has the axes time, seed in one and time in the other"):
         compare(_seeds([0, 1]), curve([0, 1, 2]))
+
+
+WRONG_TYPES = """
+import numpy, saddles
+one = saddles.trajectory({"loss": numpy.ones(3)}, numpy.arange(3.0))
+for wrong in (
+    lambda: saddles.compare("runs/x", one),
+    lambda: saddles.compare(one, None),
+    lambda: saddles.save({"loss": 3}, "t.zarr"),
+):
+    try:
+        wrong()
+    except saddles.SaddlesError as error:
+        print(error)
+"""
+
+
+def test_what_is_no_trajectory_is_refused(tmp_path):  # in a process whose functions do not check types by themselves
+    done = subprocess.run([sys.executable, "-c", WRONG_TYPES], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == [
+        "`measured` must be an xarray.Dataset; got 'runs/x'. Read a stored one with saddles.load.",
+        "`predicted` must be an xarray.Dataset; got None. Read a stored one with saddles.load.",
+        "`trajectory` must be an xarray.Dataset or DataTree; got {'loss': 3}.",
+    ], done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,3 +1,4 @@
+import json
 import os
 
 import numpy as np
@@ -93,6 +94,45 @@ def test_csv_has_one_table_for_each_set_of_dimensions(trajectory, tmp_path):
     assert lines[-1] == "2.0,a longer word,5.0,4"
     with pytest.raises(SaddlesError, match="already exists"):
         export(trajectory, tmp_path / "t.csv", "csv")
+
+
+def test_netcdf_keeps_groups(trajectory, tmp_path):
+    heads = xr.Dataset({"rank": (("time", "head"), np.ones((3, 2)))}, {"time": [0.0, 0.5, 2.0]})
+    for root in (xr.Dataset(attrs={"schema": SCHEMA}), trajectory):
+        tree = xr.DataTree.from_dict({"/": root, "/heads": heads})
+        (file,) = export(tree, tmp_path / f"{len(root)}.nc", "netcdf")
+        xr.testing.assert_identical(load(file), tree)
+
+
+OWN = {
+    "converged": True, "note": None, "cut": {"a": 1}, "seed": 2**70, "mixed": [1, "a"], "names": ["a", "b"],
+    "rates": [0.1, 0.2],
+}  # fmt: skip
+
+
+def test_netcdf_writes_what_it_has_no_type_for_as_json(trajectory, tmp_path):
+    trajectory.attrs |= OWN
+    trajectory["loss"].attrs["log"] = True
+    tree = xr.DataTree.from_dict({"/": trajectory, "/part": trajectory})
+    for whole in (trajectory, load(save(trajectory, tmp_path / "t.zarr")), tree):
+        (file,) = export(whole, tmp_path / f"{id(whole)}.nc", "netcdf")
+        back = load(file)
+        for found in [back] if isinstance(back, xr.Dataset) else [node.to_dataset() for node in back.subtree]:
+            for name in ("converged", "note", "cut", "seed", "mixed"):
+                assert json.loads(found.attrs[name]) == OWN[name]
+            assert list(found.attrs["names"]) == OWN["names"]
+            assert list(found.attrs["rates"]) == OWN["rates"]
+            assert found["loss"].attrs["log"] == "true"
+    assert trajectory.attrs["converged"] is True
+
+
+def test_csv_of_a_netcdf_file_has_its_attributes(trajectory, tmp_path):
+    trajectory.attrs["rates"] = np.array([0.5, 2])
+    (file,) = export(trajectory, tmp_path / "t.nc", "netcdf")
+    export(load(file), tmp_path / "t.csv", "csv")
+    notes = json.loads((tmp_path / "t-attributes.json").read_text())["/"]
+    assert notes["seed"] == 7
+    assert notes["rates"] == [0.5, 2]
 
 
 def test_unknown_format_is_refused(trajectory, tmp_path):

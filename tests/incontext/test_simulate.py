@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 import saddles
 from saddles import linear
 from saddles.incontext import GradientDescent, GradientFlow, Merged, PromptDescent, Regression, Separate, Wide
-from saddles.incontext.simulate import merged_matrix, separate_matrix
+from saddles.incontext.simulate import key_of, merged_matrix, separate_matrix
 
 PROMPT = 9
 
@@ -180,6 +180,14 @@ def test_prompt_descent_nears_the_flow_with_larger_batches():
         runs = saddles.simulate(model, task, PromptDescent(0.05, 120, 120, batch=batch), seed=1)
         gaps.append(float(np.abs(runs["matrix"][-1] - exact["matrix"][-1]).max()))
     assert gaps[1] < 0.3 * gaps[0]
+
+
+def test_a_seed_may_have_any_size():
+    task, seeds = Regression([0.8, 0.4], 20), (0, 2**32, 2**63 - 1, 2**63, 2**64, 3 * 2**64)
+    assert len({str(jax.random.key_data(key_of(seed))) for seed in seeds}) == len(seeds)
+    assert (jax.random.key_data(key_of(2**63 - 1)) == jax.random.key_data(jax.random.key(2**63 - 1))).all()
+    for method in (GradientFlow(until=1.0), PromptDescent(0.05, 3)):
+        assert saddles.simulate(Merged(3, 0.3), task, method, seed=2**64).attrs["seed"] == 2**64
 
 
 def test_refusals():

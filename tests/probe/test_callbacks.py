@@ -40,7 +40,7 @@ def trained(folder, steps, callback, resume=None):
 
 def test_trainer_of_transformers(tmp_path, capsys):
     whole = SaddlesCallback(every=4)
-    trainer, start = trained(tmp_path / "whole", 10, whole)
+    trainer, start = trained(tmp_path / "the whole", 10, whole)
     assert whole.result["heads"]["step"].values.tolist() == [4, 8, 10]
     after = spectra(trainer.model, start)["heads"]["singular_value"].values[0]
     np.testing.assert_allclose(whole.result["heads"]["singular_value"].values[-1], after, rtol=1e-9, atol=1e-12)
@@ -49,16 +49,16 @@ def test_trainer_of_transformers(tmp_path, capsys):
     last = trainer.state.log_history[-1]["epoch"]
     assert [row["epoch"] for row in logged] == pytest.approx([0.4 * last, 0.8 * last, last], rel=0.02)
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("saddles: ")]
-    assert f"`saddles report {tmp_path / 'whole' / 'saddles'}`" in sentence
+    assert f"`saddles report '{tmp_path / 'the whole' / 'saddles'}'`" in sentence
     assert f"ΔKQ {float(whole.result['heads']['stable_rank'][-1, ..., 0].mean()):.1f} (initial" in sentence
     assert [row["step"] for row in trainer.state.log_history if "loss" in row] == [4, 8], "other logs are as before"
     for name in NAMES:
-        seen = scalars(tmp_path / "whole", f"train/{name}")
+        seen = scalars(tmp_path / "the whole", f"train/{name}")
         assert seen == pytest.approx({row["step"]: row[name] for row in logged}, rel=1e-6)
-    assert saddles.load(tmp_path / "whole" / "saddles").equals(whole.result)
+    assert saddles.load(tmp_path / "the whole" / "saddles").equals(whole.result)
 
     again = SaddlesCallback(every=4)
-    trained(tmp_path / "whole", 12, again, resume=str(tmp_path / "whole" / "checkpoint-6"))
+    trained(tmp_path / "the whole", 12, again, resume=str(tmp_path / "the whole" / "checkpoint-6"))
     assert again.result["heads"]["step"].values.tolist() == [4, 8, 12]
     ranks = [callback.result["heads"]["stable_rank"].values for callback in (whole, again)]
     np.testing.assert_allclose(ranks[0][:2], ranks[1][:2], rtol=1e-4)

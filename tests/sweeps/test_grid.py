@@ -1,5 +1,9 @@
 """Grids and the words that make them."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import grid_experiment
 import numpy as np
 import pytest
@@ -76,8 +80,10 @@ def test_seeds_alone_are_a_grid():
         (["rate=1,2", "points=3"], {"zipped": True}, "same number of values"),
         (["rate=1"], {"seeds": "many"}, "a number such as 5"),
         (["rate=1"], {"seeds": "0"}, "at least 1"),
-        (["rate=1"], {"seeds": "-1,2"}, "at least 0"),
+        (["rate=1"], {"seeds": "-1,2"}, "must be whole numbers from 0 to"),
         (["rate=1"], {"seeds": "2,2"}, "a value of seed twice"),
+        (["rate=1"], {"seeds": f"{2**63},2"}, "`seeds` must be whole numbers from 0 to 2⁶³ − 1"),
+        (["rate=1"], {"seeds": f"{2**64},2"}, "`seeds` must be whole numbers from 0 to 2⁶³ − 1"),
     ],
 )
 def test_bad_grids_are_explained(words, options, told):
@@ -93,3 +99,30 @@ def test_a_value_that_is_not_a_list_is_explained():
 def test_a_grid_is_checked_however_it_is_made():
     with pytest.raises(SaddlesError, match="grid is empty"):
         Grid({})
+
+
+SEEDS = """
+import numpy as np, saddles
+from grid_experiment import ROW
+for seeds in (np.int64(2), np.arange(2), (3, np.int64(5)), [1.5], "2", True, [True], 2.0):
+    try:
+        print(checked_grid(ROW, "tiny", {}, False, seeds).seeds)
+    except saddles.SaddlesError as error:
+        print(error)
+"""
+
+
+def test_seeds_are_whole_numbers():  # in a process whose functions do not check types by themselves
+    code = f"from saddles.sweeps.grid import checked_grid\n{SEEDS}"
+    home = Path(grid_experiment.__file__).parent
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=home)
+    assert done.stdout.splitlines() == [
+        "[0, 1]",
+        "[0, 1]",
+        "[3, 5]",
+        "`seeds` must be whole numbers from 0 to 2⁶³ − 1; got [1.5].",
+        "`seeds` must be a whole number, or a list of them; got '2'.",
+        "`seeds` must be a whole number, or a list of them; got True.",
+        "`seeds` must be whole numbers from 0 to 2⁶³ − 1; got [True].",
+        "`seeds` must be a whole number, or a list of them; got 2.0.",
+    ], done.stderr

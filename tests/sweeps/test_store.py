@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import grid_experiment
 import numpy as np
@@ -13,11 +14,12 @@ import xarray as xr
 
 import saddles
 from saddles.core.experiment import Context
+from saddles.core.status import Ending, Status
 from saddles.core.store import load, save
 from saddles.errors import SaddlesError
 from saddles.runtime.checksums import Checksums
 from saddles.sweeps import arrays
-from saddles.sweeps.cells import Job, Outcome, Packed, Task, compute
+from saddles.sweeps.cells import Job, Outcome, Packed, Task, compute, pack
 from saddles.sweeps.grid import checked_grid
 from saddles.sweeps.half_made import remove_half_made
 from saddles.sweeps.plan import make_plan
@@ -261,6 +263,71 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch, when):
         assert len(again.pending()) == (0 if when == "marks" else 2)
         again.commit(outcomes(again, again.pending()))
         assert load(again.folder)["cell_done"].values.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("doomed", ["value", ".zmetadata", "list"])
+def test_a_disk_that_is_full_for_a_moment_damages_no_finished_cell(tmp_path, monkeypatch, doomed):
+    """What is stored when the sweep stops has room again: nothing of the failed commit may count as written."""
+    import zarr.storage._local as local
+
+    real_put, real_text, real_write = local._put, arrays.write_text, os.write
+
+    def put(path, *more, **how):
+        return full_disk() if path.parent.name == doomed else real_put(path, *more, **how)
+
+    def text(path, *more, **how):
+        return full_disk() if path.name == doomed else real_text(path, *more, **how)
+
+    def write(handle, data):
+        return real_write(handle, data[:9]) if b"value/" in data and doomed == "list" else real_write(handle, data)
+
+    with begun(tmp_path / "s", {"rate": [1.0, 2.0, 3.0]}) as store:
+        store.commit(outcomes(store, store.cells[:1]))
+        later = outcomes(store, store.cells[1:])
+        if doomed == ".zmetadata":  # the layout changes: a longer cell
+            later = [replace(made, packed=longer(made.packed)) for made in later]
+        monkeypatch.setattr(local, "_put", put)
+        monkeypatch.setattr(arrays, "write_text", text)
+        monkeypatch.setattr(os, "write", write)
+        with pytest.raises(SaddlesError, match=r"No space left on device.*--resume"):
+            store.commit(later)
+        monkeypatch.undo()
+        store.close_with(Status(Ending.STOPPED), 1.0)
+        assert load(store.folder)["cell_done"].values[0] == 1
+    with Store(tmp_path / "s", ROW) as again:
+        assert again.counts() == {"finished": 1, "failed": 0, "missing": 2}
+        again.commit(later)
+    assert load(again.folder)["cell_done"].values.tolist() == [1, 1, 1]
+
+
+def test_commands_in_messages_can_be_typed_where_a_name_has_spaces(tmp_path, monkeypatch):
+    with begun(tmp_path / "my sweep", {"rate": [1.0, 2.0]}) as store:
+        store.commit(outcomes(store, store.cells[:1]))
+        later = outcomes(store, store.cells[1:])
+        monkeypatch.setattr(arrays, "sync", full_disk)
+        with pytest.raises(SaddlesError, match=r"saddles sweep --resume '.*my sweep'`"):
+            store.commit(later)
+        monkeypatch.undo()
+    (chunk,) = (store.folder / "trajectory.zarr" / "value").glob("0*")
+    chunk.write_bytes(b"damaged")
+    with pytest.raises(SaddlesError, match=r"saddles sweep --resume '.*my sweep' --retry"):
+        load(store.folder)
+
+
+@pytest.mark.parametrize("name", ["a/b", "/a", "..", ".zattrs"])
+def test_a_name_that_is_a_path_fails_its_cell_and_no_other(name):
+    data = xr.Dataset({"loss": ("time", np.ones(2))}, {"time": [0.0, 1.0]})
+    assert "loss" in pack(data, []).variables
+    for wrong in (data.assign({name: data["loss"]}), data.assign_coords({name: ("time", [1, 2])})):
+        with pytest.raises(SaddlesError, match="must not be paths"):
+            pack(wrong, [])
+
+
+def longer(packed):
+    """The same with one more instant."""
+    grown = {n: (d, np.append(v, v[-1:] + 1, 0) if d[:1] == ("time",) else v) for n, (d, v) in packed.coords.items()}
+    rows = {n: (d, np.append(v, v[-1:], 0) if d[:1] == ("time",) else v) for n, (d, v) in packed.variables.items()}
+    return replace(packed, variables=rows, coords=grown)
 
 
 @pytest.mark.parametrize("file", [".zarray", ".zattrs"])

@@ -1,6 +1,7 @@
 """A Zarr folder whose files have checksums: what is written is noted, and the list itself is not part of the data."""
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ class CheckedStore(LocalStore):
 
     async def set(self, key: str, value: Any) -> None:
         """Note, then write."""
-        self._note(key, value.to_bytes())
-        await super().set(key, value)
+        with self._changing(key, value.to_bytes()):
+            await super().set(key, value)
 
     async def set_if_not_exists(self, key: str, value: Any) -> None:
         """Note and write what is new."""
@@ -37,9 +38,9 @@ class CheckedStore(LocalStore):
 
     async def delete(self, key: str) -> None:
         """Note, then remove."""
-        if await self.exists(key):
-            self._note(key, None)
-        await super().delete(key)
+        note = self._changing(key, None) if await self.exists(key) else nullcontext()
+        with note:
+            await super().delete(key)
 
     async def delete_dir(self, prefix: str) -> None:
         """Note every file, then remove the folder."""
@@ -54,6 +55,10 @@ class CheckedStore(LocalStore):
         async for name in super().list_dir(prefix):
             if name != NAME:
                 yield name
+
+    def _changing(self, key: str, data: bytes | None) -> AbstractContextManager[None]:
+        assert self._checksums is not None
+        return self._checksums.changing(key, data)
 
     def _note(self, key: str, data: bytes | None) -> None:
         assert self._checksums is not None

@@ -30,6 +30,8 @@ def compare(measured: xr.Dataset | xr.DataTree, predicted: xr.Dataset | xr.DataT
                 name, "one table over time", f"a tree of {groups}",
                 "Compare a group of each in Python, as tree['heads'].to_dataset()",
             )  # fmt: skip
+        if not isinstance(data, xr.Dataset):
+            raise SaddlesError.must_be(name, "an xarray.Dataset", data, "Read a stored one with saddles.load")
     assert isinstance(measured, xr.Dataset)
     assert isinstance(predicted, xr.Dataset)
     shared = [

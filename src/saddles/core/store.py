@@ -5,8 +5,10 @@ that `xarray.open_zarr` reads it where this package is not installed.
 """
 
 import itertools
+import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ MARKS = (".zgroup", ".zmetadata", "zarr.json")
 
 def save(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str]) -> Path:
     """Write a trajectory to a Zarr folder that does not exist yet, all or nothing."""
+    if not isinstance(trajectory, xr.Dataset | xr.DataTree):
+        raise SaddlesError.must_be("trajectory", "an xarray.Dataset or DataTree", trajectory)
     target = Path(path)
     with explained(target):
         refuse_existing(target, "Saving never overwrites: choose another name, or remove it first")
@@ -61,8 +65,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         if source.is_file():
             _refuse_outside(source)
-            stored = xr.DataTree(xr.load_dataset(source, engine="h5netcdf", phony_dims="access"))
-            if any(str(axis).startswith("phony_dim_") for axis in stored.dims):
+            stored = xr.load_datatree(source, engine="h5netcdf", phony_dims="access")
+            if any(str(axis).startswith("phony_dim_") for node in stored.subtree for axis in node.dims):
                 raise SaddlesError(f"{path} cannot be read as a stored trajectory (some of its axes have no name).")
         else:
             if not any((source / mark).is_file() for mark in MARKS):
@@ -95,7 +99,7 @@ def _refuse_damage(source: Path) -> None:
         return
     home = source.parent
     if (home / "sweep.json").exists():
-        again = f"Compute the cells in it again: saddles sweep --resume {home} --retry"
+        again = f"Compute the cells in it again: saddles sweep --resume {shlex.quote(str(home))} --retry"
     elif (home / "run.json").exists():
         again = "Restore it from a copy, or compute the run again with --fresh"
     elif home.name == "parts":
@@ -107,15 +111,16 @@ def _refuse_damage(source: Path) -> None:
 
 
 def _refuse_outside(file: Path) -> None:
-    """Refuse a NetCDF file that would read others: links to other files, and arrays that are stored elsewhere."""
+    """Refuse a NetCDF file that would read others, by links or stored arrays, and one whose groups never end."""
     import h5py
 
     with h5py.File(file, "r") as whole:
         todo: list[h5py.Group] = [whole]
-        seen = set()
+        seen, soft, again = set(), [], False
         while todo:
             group = todo.pop()
             if group.id in seen:  # a group may hold itself
+                again = True
                 continue
             seen.add(group.id)
             for name in group:
@@ -123,12 +128,15 @@ def _refuse_outside(file: Path) -> None:
                 if isinstance(link, h5py.ExternalLink):
                     raise _outside(file, str(name))
                 if isinstance(link, h5py.SoftLink):  # leads to what is met by its own name, or nowhere
+                    soft.append((group, name))
                     continue
                 thing = group[name]
                 if isinstance(thing, h5py.Group):
                     todo.append(thing)
                 elif isinstance(thing, h5py.Dataset) and (thing.external or thing.is_virtual):
                     raise _outside(file, str(name))
+        if again or any(isinstance(group.get(name), h5py.Group) for group, name in soft):
+            raise SaddlesError(f"{file} cannot be read as a stored trajectory (it has a group in two places).")
 
 
 def _outside(file: Path, name: str) -> SaddlesError:
@@ -183,7 +191,7 @@ def export(trajectory: Any, path: str | os.PathLike[str], to: str) -> list[Path]
         if to == "netcdf":
             refuse_existing(target)
             with new_path(target) as draft:
-                trajectory.to_netcdf(draft, engine="h5netcdf")
+                _in_netcdf_types(trajectory).to_netcdf(draft, engine="h5netcdf")
             return [target]
         return _write_tables(_groups(trajectory), target)
 
@@ -205,8 +213,34 @@ def _write_tables(groups: dict[tuple[str, ...], xr.Dataset], target: Path) -> li
         refuse_existing(file)
     for file, data in plans.items():
         _write_table(data, file)
-    write_json(notes, {"/".join(k) or "/": dict(g.attrs) for k, g in groups.items()})
+    write_json(notes, {"/".join(k) or "/": {n: _plain(v) for n, v in g.attrs.items()} for k, g in groups.items()})
     return [*plans, notes]
+
+
+def _plain(value: object) -> object:
+    """An attribute without NumPy, whose types NetCDF gives back and JSON does not know."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _in_netcdf_types(trajectory: Any) -> Any:
+    """A copy that has as JSON each attribute for which NetCDF has no type: true, nothing, records, mixed lists."""
+    if isinstance(trajectory, xr.DataTree):
+        nodes = {node.path: _in_netcdf_types(node.to_dataset(inherit=False)) for node in trajectory.subtree}
+        return xr.DataTree.from_dict(nodes, name=trajectory.name)
+    copy = trajectory.copy()
+    for part in (copy, *copy.variables.values()):
+        part.attrs = {name: _in_netcdf_type(value) for name, value in part.attrs.items()}
+    return copy
+
+
+def _in_netcdf_type(value: object) -> object:
+    plain = _plain(value)
+    members = plain if isinstance(plain, list | tuple) else [plain]
+    text = all(isinstance(member, str | bytes) for member in members)
+    number = not any(isinstance(member, str | bytes | bool | list | tuple) for member in members)
+    if text or (number and np.asarray(plain).dtype.kind in "iufc"):
+        return value
+    return json.dumps(plain, default=str)
 
 
 def _write_table(data: xr.Dataset, file: Path) -> None:

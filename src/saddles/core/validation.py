@@ -42,6 +42,10 @@ def check_times(times: object) -> np.ndarray | None:
     return checked
 
 
+LABELS = 2**63
+"""Seeds below this can label an axis: arrays of whole numbers hold no larger ones."""
+
+
 def check_seeds(seed: object) -> list[int] | int:
     """One seed or a list of them, as plain non-negative integers."""
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
@@ -52,6 +56,8 @@ def check_seeds(seed: object) -> list[int] | int:
         numbers = [-1]
     if any(isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in numbers):
         raise SaddlesError.must_be("seed", "an integer of at least 0, or a list of them", seed)
+    if not isinstance(seed, int | np.integer) and max(numbers) >= LABELS:
+        raise SaddlesError.must_be("seed", "from 0 to 2⁶³ − 1 each, where it is a list", seed)
     return int(seed) if isinstance(seed, int | np.integer) else [int(n) for n in numbers]
 
 

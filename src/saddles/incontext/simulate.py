@@ -112,6 +112,12 @@ def _rested(state: Any, args: Args) -> Bool[Array, ""]:  # state: as above
     return args.cost(args.matrix(state)) <= args.goal
 
 
+def key_of(seed: int) -> Array:
+    """A key for drawn prompts. JAX has none for seeds of 2⁶³ and more: those are mixed first, as NumPy does it."""
+    mixed = seed if seed < 2**63 else int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1
+    return jax.random.key(mixed)
+
+
 def goal_of(task: Regression, rank: int) -> float:
     """The loss at which `rank` learned directions count as learned."""
     plateaus = task.plateaus
@@ -138,7 +144,7 @@ def dynamics_of(
         lambda leaf: jnp.asarray(leaf, dtype=precision),
         (task.cost, goal_of(task, rank), np.linalg.cholesky(task.matrix)),
     )
-    args = Args(root, jax.random.key(seed), task.prompt, cost, goal, matrix, heads, keep)
+    args = Args(root, key_of(seed), task.prompt, cost, goal, matrix, heads, keep)
     state = tuple(jnp.asarray(part, dtype=precision) for part in start)
     # The largest eigenvalue drives everything at the rate 2λ² times the weights; no growth is faster.
     pace = 1 / (2 * task.frame[0][0] ** 2)

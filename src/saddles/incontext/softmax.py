@@ -20,7 +20,7 @@ from saddles.core.validation import arguments_explained
 from saddles.errors import SaddlesError
 from saddles.incontext.method import PromptDescent
 from saddles.incontext.model import Merged, Separate
-from saddles.incontext.simulate import MergedHeads, OnPrompts, SeparateHeads
+from saddles.incontext.simulate import MergedHeads, OnPrompts, SeparateHeads, key_of
 from saddles.incontext.task import Prompts, check_task
 from saddles.runtime.device import on_device
 from saddles.runtime.precision import in_double_precision
@@ -109,7 +109,7 @@ class Softmax:
             lambda leaf: jnp.asarray(leaf, dtype=precision),
             (self.linear.start(problem, seed), root, drawn.inputs, query, *problem.frame),
         )
-        args = Args(rest[0], jax.random.key(seed), problem.prompt, *rest[1:])
+        args = Args(rest[0], key_of(seed), problem.prompt, *rest[1:])
         with on_device(device):
             path = method.follow(Dynamics(start, args, _slope, _observe), times)
         dims = {"loss": ("time",), "learned": ("time", "direction"), "value": ("time", "head")}

@@ -12,11 +12,14 @@ reader who hashes a file and then reads the lines finds its checksum there, even
 crash in between leaves a file that one of the lines fits.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,13 +52,27 @@ class Checksums:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lines = open_own(folder / NAME, append=True)
+        self._doubtful: set[str] = set()
 
     def note(self, name: str, data: bytes | None) -> None:
         """Say what a file is about to hold; None where it is about to be removed."""
         self._write(f"{GONE if data is None else checksum(data)} {json.dumps(name)}\n")
 
+    @contextlib.contextmanager
+    def changing(self, name: str, data: bytes | None) -> Iterator[None]:
+        """`note` around the change itself; where that fails, `commit` looks at what the file holds."""
+        self.note(name, data)
+        try:
+            yield
+        except BaseException:
+            self._doubtful.add(name)
+            raise
+
     def commit(self) -> None:
         """Say that everything noted so far is on disk."""
+        for name in sorted(self._doubtful):
+            self._write(f"{_hashed(self._folder / name)} {json.dumps(name)}\n")
+        self._doubtful.clear()
         self._write(f"{COMMIT}\n")
         os.fsync(self._lines)
 
@@ -64,9 +81,10 @@ class Checksums:
         os.close(self._lines)
 
     def _write(self, line: str) -> None:
-        data = line.encode()
+        data, before = line.encode(), os.fstat(self._lines).st_size
         if os.write(self._lines, data) != len(data):
-            raise OSError(28, "No space left on device")
+            os.ftruncate(self._lines, before)  # a part of a line would be joined to the next one
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def seal(folder: Path) -> None:

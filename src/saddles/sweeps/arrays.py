@@ -359,8 +359,8 @@ class Arrays:
         metadata = {file: json.loads((self._folder / file).read_text("utf-8")) for file in files}
         whole = {"metadata": metadata, "zarr_consolidated_format": 1}
         text = json.dumps(whole)
-        self._checksums.note(".zmetadata", text.encode())
-        write_text(self._folder / ".zmetadata", text)
+        with self._checksums.changing(".zmetadata", text.encode()):
+            write_text(self._folder / ".zmetadata", text)
 
     def _is_label(self, name: str, dims: tuple[str, ...]) -> bool:
         """Whether xarray must be told that this is a coordinate: it guesses those named like their axis."""

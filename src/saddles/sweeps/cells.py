@@ -208,6 +208,9 @@ def pack(trajectory: object, claims: Sequence[Claim]) -> Packed:
             f"A cell of a sweep must be an xarray.Dataset; got a {type(trajectory).__name__}. "
             "Use `saddles run` for this experiment."
         )
+    for name in map(str, trajectory.variables):  # each is a folder of the store, which others could not read then
+        if "/" in name or name.startswith("."):
+            raise SaddlesError(f"Names of a sweep must not be paths; got {name!r}. Rename it.")
     variables = {str(name): _plain(str(name), value.variable) for name, value in trajectory.data_vars.items()}
     coords = {
         str(name): (tuple(map(str, value.dims)), np.array(value.values)) for name, value in trajectory.coords.items()

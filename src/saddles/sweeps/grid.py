@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from saddles.core.experiment import Experiment, as_dict
+from saddles.core.validation import LABELS, is_whole
 from saddles.errors import SaddlesError
 
 ZIPPED = "point"
@@ -137,21 +138,28 @@ def checked_grid(
     seeds: int | Sequence[int] | None,
 ) -> Grid:
     """A grid whose values have the types of the experiment's settings; unknown settings are refused."""
-    if not isinstance(seeds, int | None):
-        _refuse_many(len(seeds))
+    several = None if seeds is None else _several(seeds)
     listed = {key: _listed(key, given) for key, given in values.items()}
     _refuse_many(1 if zipped else math.prod(len(given) for given in listed.values()))  # before they are looked at
     typed = {
         key: [as_dict(experiment.settings(size, {key: value}))[key] for value in given] for key, given in listed.items()
     }
-    if isinstance(seeds, int):
+    return Grid(typed, zipped, several)
+
+
+def _several(seeds: object) -> list[int]:
+    """Seeds from how many there are, or from a list."""
+    if is_whole(seeds):
         if seeds < 1:
             raise SaddlesError.must_be("seeds", "at least 1", seeds, "Leave it out for seed 0")
-        _refuse_many(seeds)
-        seeds = range(seeds)
-    if seeds is not None and any(seed < 0 for seed in seeds):
-        raise SaddlesError.must_be("seeds", "at least 0 each", list(seeds))
-    return Grid(typed, zipped, None if seeds is None else [int(seed) for seed in seeds])
+        _refuse_many(int(seeds))
+        return list(range(seeds))
+    if not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str):
+        raise SaddlesError.must_be("seeds", "a whole number, or a list of them", seeds)
+    _refuse_many(len(seeds))
+    if not all(is_whole(seed) and 0 <= seed < LABELS for seed in seeds):
+        raise SaddlesError.must_be("seeds", "whole numbers from 0 to 2⁶³ − 1", list(seeds))
+    return [int(seed) for seed in seeds]
 
 
 def _listed(key: str, given: object) -> list[object]:

@@ -11,6 +11,7 @@ One process writes; any number may read.
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -217,10 +218,8 @@ class Store:
             self._arrays.forget(file)
 
     def _writing(self) -> AbstractContextManager[None]:
-        return explained(
-            self.folder,
-            f"Finished cells are kept: make room, then resume with `saddles sweep --resume {self.folder}`",
-        )
+        command = f"saddles sweep --resume {shlex.quote(str(self.folder))}"
+        return explained(self.folder, f"Finished cells are kept: make room, then resume with `{command}`")
 
     def unfinished(self, retry: bool = False) -> bool:
         """Whether anything is to be computed; only reads."""

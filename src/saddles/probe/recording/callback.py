@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 import weakref
 from collections.abc import Sequence
@@ -75,7 +76,8 @@ class RecordingCallback:
             f"(initial product {float(start.sel(product=product).mean()):.1f})"
             for product in heads["product"].values
         )
-        where = f"the recording is in {out}; `saddles report {out}` shows it" if out else "result.plot() shows it"
+        command = f"saddles report {shlex.quote(str(out))}"
+        where = f"the recording is in {out}; `{command}` shows it" if out else "result.plot() shows it"
         return f"{heads.sizes['time']} measurements, {where}; mean stable rank at the end: {seen}."
 
     def begin(self, model: torch.nn.Module, out: Path | None, step: int) -> None:
