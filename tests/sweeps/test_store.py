@@ -17,6 +17,7 @@ from saddles.core.experiment import Context
 from saddles.core.status import Ending, Status
 from saddles.core.store import load, save
 from saddles.errors import SaddlesError
+from saddles.runtime import files
 from saddles.runtime.checksums import Checksums
 from saddles.sweeps import arrays
 from saddles.sweeps.cells import Job, Outcome, Packed, Task, compute, pack
@@ -270,7 +271,7 @@ def test_a_disk_that_is_full_for_a_moment_damages_no_finished_cell(tmp_path, mon
     """What is stored when the sweep stops has room again: nothing of the failed commit may count as written."""
     import zarr.storage._local as local
 
-    real_put, real_text, real_write = local._put, arrays.write_text, os.write
+    real_put, real_text, real_write = local._put, files.write_text, os.write
 
     def put(path, *more, **how):
         return full_disk() if path.parent.name == doomed else real_put(path, *more, **how)
