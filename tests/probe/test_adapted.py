@@ -271,7 +271,7 @@ def seen(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def same_heads(run, model: torch.nn.Module, start: dict[str, torch.Tensor]) -> None:
+def check_heads(run, model: torch.nn.Module, start: dict[str, torch.Tensor]) -> None:
     """The recorded heads are those of the weights that the model computes with."""
     late, early = small(), small()
     late.load_state_dict(seen(model), strict=False)
@@ -292,7 +292,7 @@ def test_heads_of_dora_beside_another_active_adapter_are_those_of_the_model(kind
     start = seen(model.eval())
     with saddles.probe.record(model, every=5) as run:
         train(model, run, 5)
-    same_heads(run, model, start)
+    check_heads(run, model, start)
 
 
 def test_a_matrix_that_is_trained_whole_beside_the_adapter_counts_in_its_heads(tmp_path):
@@ -303,10 +303,10 @@ def test_a_matrix_that_is_trained_whole_beside_the_adapter_counts_in_its_heads(t
     start = seen(model)
     with saddles.probe.record(model, every=5, out=tmp_path / "run") as run:
         train(model, run, 5)
-    same_heads(run, model, start)
+    check_heads(run, model, start)
     with saddles.probe.record(model, every=5, out=tmp_path / "run", step=5) as run:
         train(model, run, 5)
-    same_heads(run, model, start)
+    check_heads(run, model, start)
 
 
 def test_a_matrix_that_is_trained_with_its_adapter_is_refused():
