@@ -135,6 +135,39 @@ def long_growth(experiment: str, steps: tuple[int, ...]) -> Derive:
     return derive
 
 
+def growth_by_scale(experiment: str) -> Derive:
+    """The same at the end, and what a scale gives over all seeds: its mean, the lowest, the highest."""
+
+    def derive(run: xr.Dataset) -> dict[str, Any]:
+        last = run.isel(time=-1)
+        told = {f"{name} at the end": last[name] for name in ("train_loss", "test_accuracy")}
+        for product in ("KQ", "VO"):
+            share, ratio = rising(run, product)
+            told |= {
+                f"{product} at the end": last["stable_rank"].sel(product=product).mean("head"),
+                f"{product}, leading singular values that rise in order, share": share,
+                f"{product}, step of the fifth over that of the first": ratio,
+            }
+        found = growth(experiment, ())(run)
+        for words, values in told.items():
+            for scale, rows in zip(run["scale"].values, values.transpose("scale", ...), strict=True):
+                found[f"{words}, scale {scale:g}, mean over seeds"] = rows.mean("seed")
+                found[f"{words}, scale {scale:g}, lowest, highest"] = _extremes(rows)
+            if "layer" in values.dims:
+                found[f"{words}, one seed over the mean of all, lowest, highest"] = _extremes(
+                    values / values.mean("seed")
+                )
+        nulls = {f"{c.claim}: {c.against}": c.null for c in find(experiment).claims(run, "gpu") if c.null is not None}
+        initial = _extremes(run["initial_stable_rank"].mean("head"))
+        return found | nulls | {"initial products, mean over heads, lowest, highest": initial}
+
+    return derive
+
+
+def _extremes(values: xr.DataArray) -> list[xr.DataArray]:
+    return [values.min(), values.max()]
+
+
 def _runs(rows: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
     """Each scale and seed under its name."""
     scales, seeds = rows.sizes["scale"], rows.sizes["seed"]
@@ -228,7 +261,7 @@ GPT2 = "transformers/gpt2-wikitext"
 SWEEP, LONG, DENSE = "diffusion-figure-6a", "diffusion-figure-6b", "diffusion-dense"
 DERIVED: dict[str, Mapping[str, Any]] = {
     "transformers.json#h200": {"transformers-vit-cifar10-adam": growth(VIT, (1, 5, 126, 500), "paper")},
-    "transformers.json#init-scale": {"transformers-vit-init-scale": growth("transformers/vit-init-scale", (100,))},
+    "transformers.json#init-scale": {"transformers-vit-init-scale": growth_by_scale("transformers/vit-init-scale")},
     "transformers.json#sgd": {"transformers-vit-cifar10-sgd": growth(SGD, (1, 6, 26, 100))},
     "transformers.json#sgd-paper": {"transformers-vit-cifar10-sgd-paper": growth(SGD, (1, 6, 26, 100, 500), "paper")},
     "transformers.json#sgd-jump": {
