@@ -50,8 +50,9 @@ from saddles.cli.terminal import (
 )
 from saddles.errors import SaddlesError
 from saddles.runtime.collector import collect_seldom
-from saddles.runtime.device import compiled_programs, devices, keep_compiled_programs
+from saddles.runtime.device import devices
 from saddles.runtime.interrupts import plain_interrupts, terminated_like_ctrl_c
+from saddles.runtime.programs import compiled_programs, keep_compiled_programs
 
 app = typer.Typer(
     no_args_is_help=True,

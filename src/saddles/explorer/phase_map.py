@@ -194,7 +194,7 @@ def main(arguments: list[str], say: Callable[[str], None] = lambda text: print(t
     """Compute a map and print it row by row, the middle of the diagram first."""
     if hasattr(os, "nice"):
         os.nice(NICE)
-    from saddles.runtime.device import keep_compiled_programs
+    from saddles.runtime.programs import keep_compiled_programs
 
     keep_compiled_programs()
     key = (int(arguments[0]), int(arguments[1]), float(arguments[2]), int(arguments[3]))

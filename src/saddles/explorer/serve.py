@@ -166,7 +166,7 @@ class WarmUp:
 
     def run(self) -> None:
         """Compute the first view of each page, as a draft and as a whole."""
-        from saddles.runtime.device import keep_compiled_programs
+        from saddles.runtime.programs import keep_compiled_programs
 
         keep_compiled_programs()
         for page, draft in product(self.pages, (False, True)):

@@ -150,7 +150,7 @@ def _runner(workers: int) -> Iterator[Submit]:
 def _start(nothing: None) -> Callable[[Job], Outcome]:
     """What a worker process answers jobs with."""
     from saddles.core.experiment import find
-    from saddles.runtime.device import keep_compiled_programs
+    from saddles.runtime.programs import keep_compiled_programs
 
     keep_compiled_programs()
     return lambda job: _carry_out(find(job.name), job)

@@ -25,7 +25,7 @@ from saddles.core.engines.engine import (
     cores,
 )
 from saddles.errors import SaddlesError
-from saddles.runtime.device import keep_compiled_programs
+from saddles.runtime.programs import keep_compiled_programs
 from saddles.runtime.workers import Worker, WorkerError, WorkerLostError, WorkerStoppedError
 
 STARTS = 3

@@ -3,15 +3,17 @@
 import os
 import subprocess
 import sys
+import time
 import warnings
 from typing import Any
 
 from saddles.core.engines.embedded import task_computer
-from saddles.runtime.device import environment_that_keeps_programs
+from saddles.runtime import programs
+from saddles.runtime.programs import DAY, environment_that_keeps_programs, forget_old_programs
 from saddles.runtime.workers import Worker
 
 CODE = """
-from saddles.runtime.device import keep_compiled_programs
+from saddles.runtime.programs import keep_compiled_programs
 keep_compiled_programs()
 import jax
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -20,7 +22,7 @@ print(jax.jit(lambda x: 2 * x + 1)(20.5))
 
 
 FLOW = """
-from saddles.runtime.device import keep_compiled_programs
+from saddles.runtime.programs import keep_compiled_programs
 keep_compiled_programs()
 import jax, logging
 logging.getLogger("jax._src.compiler").setLevel(logging.DEBUG)
@@ -92,3 +94,33 @@ def test_workers_of_sweeps_keep_programs_without_a_word():
     asking: Any = _Asking()
     assert worker.call(asking) == [0, *environment_that_keeps_programs().values()]
     worker.close()
+
+
+def test_programs_that_were_not_used_for_longest_go_first(tmp_path):
+    folder = tmp_path / "jax"
+    folder.mkdir()
+    for age, name in enumerate(("new", "used", "old", "older", "oldest")):
+        (folder / name).write_bytes(bytes(100))
+        used = time.time() - age * DAY
+        made = used if name == "old" else used - 100 * DAY  # the later of both counts
+        os.utime(folder / name, (used, made))
+    forget_old_programs(folder, limit=500)
+    assert len([*folder.iterdir()]) == 5, "nothing is removed up to the limit"
+    forget_old_programs(folder, limit=450)
+    assert len([*folder.iterdir()]) == 5, "it is looked at once a day"
+    before = time.time() - 2 * DAY
+    os.utime(tmp_path / "jax.looked", (before, before))
+    forget_old_programs(folder, limit=450)
+    assert {file.name for file in folder.iterdir()} == {"new", "used"}
+
+
+def test_a_folder_of_the_users_choice_is_theirs_to_empty(tmp_path, monkeypatch):
+    emptied = []
+    monkeypatch.setattr(programs, "forget_old_programs", emptied.append)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "mine"))
+    programs.keep_compiled_programs()
+    assert not emptied
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    programs.keep_compiled_programs()
+    assert emptied == [tmp_path / "saddles" / "jax"]
