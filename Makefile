@@ -90,7 +90,7 @@ setup-lowest:
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 
 test-lowest:
-	$(BIN)/python -m pytest -n $(CORES) -W default tests/core tests/measures tests/solvers tests/linear tests/margin tests/probe
+	$(BIN)/python -m pytest -n $(CORES) -W default tests/core tests/measures tests/solvers tests/linear tests/margin tests/probe tests/sweeps
 
 # The tools of requirements/release.txt, from BIN. Workflows, settings and the citation against their schemas; the
 # workflows' rights and pins; the package as an index reads it.

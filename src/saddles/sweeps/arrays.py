@@ -325,7 +325,7 @@ class Arrays:
         room[...] = np.nan if held.dtype.kind == "f" else ""
         room[tuple(slice(0, n) for n in values.shape)] = values
 
-    def _note(self, array: "zarr.Array[Any]", region: tuple[slice, ...]) -> None:
+    def _note(self, array: zarr.Array, region: tuple[slice, ...]) -> None:
         """Remember the files of a region, which `_flush` puts on disk for good."""
         home = self._folder / array.basename
         spans = [range(part.start // c, -(-part.stop // c)) for part, c in zip(region, array.chunks, strict=True)]
