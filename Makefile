@@ -90,7 +90,8 @@ setup-lowest:
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 
 test-lowest:
-	$(BIN)/python -m pytest -n $(CORES) -W default tests/core tests/measures tests/solvers tests/linear tests/margin tests/probe tests/sweeps
+	$(BIN)/python -m pytest -n $(CORES) -W default $(addprefix tests/,core measures solvers linear diagonal concepts margin \
+		incontext probe training transformers diffusion networks studies sweeps)
 
 # The tools of requirements/release.txt, from BIN. Workflows, settings and the citation against their schemas; the
 # workflows' rights and pins; the package as an index reads it.

@@ -238,7 +238,7 @@ def test_doctor_tells_versions_devices_and_data(command, tmp_path, monkeypatch):
         (["run", "linear/figure-1", "--set", "dim=20", "--set", "dim=30"], "--set dim is given twice"),
         (["sweep", "linear/figure-1", "--grid", "c=1,2", "--set", "dim=20", "--set", "dim=30"], "dim is given twice"),
         (["run", "linear"], "'linear' is a lab. Give one of its experiments; `saddles list linear` shows"),
-        (["run", "linear/figure-1", "--seed", "x"], "as an integer. Try --help."),
+        (["run", "linear/figure-1", "--seed", "x"], " integer. Try --help."),
         (["lst"], "Did you mean 'list'? Try --help."),
         (["run", "--resume", "here", *TINY], "Give --resume without them"),
         (["run", "--resume", "here", "--seed", "3"], "Give --resume without them"),

@@ -44,7 +44,8 @@ def _attention(weights, prompts):
 def test_the_loss_is_in_double_precision_whatever_jax_is_set_to():
     """A user's program has JAX in its default, float32; the tests of this package do not."""
     task = Regression([0.9, 0.5], prompt=31)
-    with jax.enable_x64(False):
+    new = hasattr(jax, "enable_x64")  # JAX 0.8 and later
+    with jax.enable_x64(False) if new else jax.experimental.disable_x64():  # type: ignore[attr-defined]
         assert task.loss(task.target) == pytest.approx(task.plateaus[-1], rel=1e-13)
 
 

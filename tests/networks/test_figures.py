@@ -106,7 +106,7 @@ def test_one_of_anything_is_drawn(draw):
 @pytest.mark.parametrize("draw", [draw for draw in DRAWN if "border" in DRAWN[draw][0]()], ids=lambda one: one.__name__)
 def test_no_border_is_drawn_where_there_is_none(draw):
     make, _ = DRAWN[draw]
-    figure = draw(make().map(lambda row: row * np.nan if row.name in ("border", "slope") else row))
+    figure = draw(make().map(lambda row: row * np.nan if row.name in ("border", "slope") else row, keep_attrs=True))
     figure.draw_without_rendering()
     assert figure.axes[0].has_data()
 
