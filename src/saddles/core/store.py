@@ -6,10 +6,12 @@ that `xarray.open_zarr` reads it where this package is not installed.
 
 import itertools
 import json
+import math
 import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,10 @@ from saddles.runtime.files import (
     refuse_links,
     write_json,
 )  # fmt: skip
+from saddles.runtime.progress import bar
 
+BLOCK = 20_000
+"""Rows of a table that are written between two looks at the progress, in less than a second."""
 MARKS = (".zgroup", ".zmetadata", "zarr.json")
 """Files of which a Zarr folder has at least one."""
 
@@ -211,8 +216,9 @@ def _write_tables(groups: dict[tuple[str, ...], xr.Dataset], target: Path) -> li
     notes = target.with_name(f"{target.stem}-attributes.json")
     for file in [notes, *plans]:
         refuse_existing(file)
-    for file, data in plans.items():
-        _write_table(data, file)
+    with bar(f"{target.name}, rows", sum(math.prod(data.sizes.values()) for data in plans.values())) as progress:
+        for file, data in plans.items():
+            _write_table(data, file, progress.advance)
     write_json(notes, {"/".join(k) or "/": {n: _plain(v) for n, v in g.attrs.items()} for k, g in groups.items()})
     return [*plans, notes]
 
@@ -243,14 +249,17 @@ def _in_netcdf_type(value: object) -> object:
     return json.dumps(plain, default=str)
 
 
-def _write_table(data: xr.Dataset, file: Path) -> None:
+def _write_table(data: xr.Dataset, file: Path, count: Callable[[float], None]) -> None:
     frame = (data.to_dataframe() if data.sizes else data.expand_dims("row").to_dataframe()).reset_index()
     for name in frame.columns:
         if frame[name].dtype.kind not in "fiubcmM":
             frame[name] = frame[name].map(_harmless)
     frame.columns = [_harmless(name) for name in frame.columns]
     with new_file(file) as stream:
-        frame.to_csv(stream, index=False)
+        for start in range(0, max(1, len(frame)), BLOCK):  # a table without rows has a heading
+            block = frame.iloc[start : start + BLOCK]
+            block.to_csv(stream, index=False, header=start == 0)
+            count(len(block))
 
 
 def _harmless(cell: object) -> object:
