@@ -237,6 +237,27 @@ def test_a_cell_of_a_notebook_may_run_twice():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_edited_experiment_is_computed_and_not_shown_from_before(registered):
+    first = run_experiment("toy/decay")
+    swept = saddles.sweep("toy/decay", {"rate": [1.0]}, on="serial")
+    levels = []
+
+    def run(settings, context):
+        return toy_experiment.run(settings, Context(seed=len(levels)))
+
+    register(dataclasses.replace(ROW, run=functools.partial(toy_experiment.run)))
+    assert not run_experiment("toy/decay").computed
+    experiment._own.clear()
+    register(dataclasses.replace(ROW, run=run))
+    second = run_experiment("toy/decay")
+    assert (second.computed, second.folder != first.folder) == (True, True)
+    assert second.record["code"] != first.record["code"]
+    levels.append(1)  # the function is the same, and what it reads is not
+    assert run_experiment("toy/decay").computed
+    assert saddles.sweep("toy/decay", {"rate": [1.0]}, on="serial").folder != swept.folder
+    assert find("linear/figure-1").code == ""
+
+
 @pytest.mark.parametrize(
     ("name", "place"), [("toy/decay", "toy_experiment"), ("linear/figure-1", "saddles.linear.experiments.figure_1")]
 )

@@ -48,6 +48,7 @@ from saddles.core.settings import Within as Within
 from saddles.core.settings import check_bounds, read_like
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError, first_line
+from saddles.runtime.code import code_digest
 
 LABS = ("linear", "diagonal", "concepts", "margin", "incontext", "transformers", "diffusion", "networks")
 """Labs that ship with saddles, in the order of `saddles list`."""
@@ -188,6 +189,12 @@ class Experiment(Generic[S]):
         while isinstance(function, partial):
             function = function.func
         return str(getattr(function, "__module__", ""))
+
+    @property
+    def code(self) -> str:
+        """Characters that stand for its code, where it is not one of saddles: an edited one has other results."""
+        kind = type(self.sizes[self.default].settings)
+        return "" if self.shipped else code_digest(self.run, self.claims, self.figure, self.run_many, kind)
 
     def compute(self, settings: S, context: Context) -> Trajectory:
         """Call `run`; what it returns must be a trajectory."""

@@ -177,6 +177,8 @@ def planned_folder(
     facts = {**as_dict(settings), "size": size}
     if row.embedded(settings):  # the sources of another Python are other data
         facts["data"] = _digests(row, settings)
+    if code := row.code:
+        facts["code"] = code
     first = Path(root) / row.name / identity(row.name, facts, seed)
     if not fresh:
         return first
@@ -237,6 +239,8 @@ def _compute(
     }
     if row.embedded(settings):
         record |= {"data": _digests(row, settings), "data_note": row.instead(size, settings)}
+    if code := row.code:
+        record["code"] = code
     write_record(folder / "run.json", record)
     (folder / TRACEBACK).unlink(missing_ok=True)
     began = time.perf_counter()
