@@ -45,8 +45,10 @@ from saddles.core.data import SETS, find_data
 from saddles.core.embedded import EMBEDDED
 from saddles.core.settings import LARGEST as LARGEST
 from saddles.core.settings import Within as Within
+from saddles.core.settings import as_dict as as_dict
 from saddles.core.settings import check_bounds, read_like
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import check_seed
 from saddles.errors import SaddlesError, first_line
 from saddles.runtime.code import code_digest
 
@@ -107,8 +109,7 @@ class Context:
     """folder(name): where a piece keeps checkpoints while it runs, removed at the end; None where nothing is kept."""
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise SaddlesError.must_be("seed", "at least 0", self.seed)
+        check_seed(self.seed)
 
     def seeds(self, count: int) -> list[int]:
         """Independent seeds derived from the one given."""
@@ -228,9 +229,10 @@ class Experiment(Generic[S]):
         """
         if size not in self.sizes:
             raise SaddlesError.must_be("size", f"one of {', '.join(self.sizes)} for {self.name}", size)
+        if changes is not None and not isinstance(changes, Mapping):
+            raise SaddlesError.must_be("changes", "a dictionary such as {'dim': 50}", changes)
         base = self.sizes[size].settings
-        values = as_dict(base)
-        typed: dict[str, Any] = {}
+        values, typed = as_dict(base), dict[str, Any]()
         for key, value in (changes or {}).items():
             if key not in values:
                 raise SaddlesError.unknown("setting", key, values, of=self.name)
@@ -292,14 +294,6 @@ class Experiment(Generic[S]):
         values = as_dict(settings)
         named = [name for name in self.needs if name not in values]
         return (*named, *(values[name] for name in self.needs if values.get(name) in SETS))
-
-
-def as_dict(settings: object) -> dict[str, Any]:
-    """Settings as a plain dictionary, in the order of their fields."""
-    if isinstance(settings, dict):
-        return dict(settings)
-    assert dataclasses.is_dataclass(settings)
-    return {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
 
 
 _own: dict[str, Experiment[Any]] = {}
@@ -385,8 +379,12 @@ def chosen(labs: Sequence[str]) -> list[Experiment[Any]]:
     return [row for row in rows if not labs or row.lab in labs]
 
 
-def find(name: str) -> Experiment[Any]:
-    """One experiment by name."""
+def find(name: str | Experiment[Any]) -> Experiment[Any]:
+    """One experiment by name; one that is given itself is it."""
+    if isinstance(name, Experiment):
+        return name
+    if not isinstance(name, str):
+        raise SaddlesError.must_be("experiment", "an Experiment or the name of one", name)
     known = registry()
     if any(row.lab == name for row in known.values()):
         raise SaddlesError(f"{name!r} is a lab. Give one of its experiments; `saddles list {name}` shows them.")

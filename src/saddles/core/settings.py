@@ -1,5 +1,6 @@
 """Values of an experiment's settings: read as their types, and held to their bounds."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,14 @@ class Within:
 
 LARGEST = 10**9
 """More than this of anything is a slip of the keyboard."""
+
+
+def as_dict(settings: object) -> dict[str, Any]:
+    """Settings as a plain dictionary, in the order of their fields."""
+    if isinstance(settings, dict):
+        return dict(settings)
+    assert dataclasses.is_dataclass(settings)
+    return {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
 
 
 def flat(value: object) -> list[object]:

@@ -19,10 +19,11 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.codecs import check_store
-from saddles.core.trajectory import SCHEMA
+from saddles.core.trajectory import SCHEMA, instead
 from saddles.errors import SaddlesError, first_line, shown
 from saddles.runtime.checksums import damaged, seal
 from saddles.runtime.files import (
+    as_path,
     explained,
     new_file,
     new_folder,
@@ -42,8 +43,8 @@ MARKS = (".zgroup", ".zmetadata", "zarr.json")
 def save(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str]) -> Path:
     """Write a trajectory to a Zarr folder that does not exist yet, all or nothing."""
     if not isinstance(trajectory, xr.Dataset | xr.DataTree):
-        raise SaddlesError.must_be("trajectory", "an xarray.Dataset or DataTree", trajectory)
-    target = Path(path)
+        raise SaddlesError.must_be("trajectory", "an xarray.Dataset or DataTree", trajectory, instead(trajectory))
+    target = as_path(path)
     with explained(target):
         refuse_existing(target, "Saving never overwrites: choose another name, or remove it first")
     write_zarr(trajectory, target)
@@ -62,7 +63,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     Returns a Dataset, or a DataTree where the store has groups (heads, modules).
     """
-    source = Path(path)
+    source = as_path(path)
     if os.path.isdir(source / "trajectory.zarr"):  # unlike the methods of Path, false for a name that is too long
         source = source / "trajectory.zarr"
     if not os.path.exists(source):
@@ -189,7 +190,7 @@ def export(trajectory: Any, path: str | os.PathLike[str], to: str) -> list[Path]
             attributes go into a `.json` beside it.
         to: "netcdf" or "csv".
     """
-    target = Path(path)
+    target = as_path(path)
     if to not in ("csv", "netcdf"):
         raise SaddlesError.must_be("to", "'csv' or 'netcdf'", to)
     with explained(target, "Choose another --out, or make room"):

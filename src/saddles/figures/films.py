@@ -7,6 +7,7 @@ another (a recording). Any other trajectory is drawn as time passes.
 
 import importlib
 import importlib.util
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,9 +20,9 @@ from matplotlib import animation
 from matplotlib.figure import Figure
 
 from saddles.errors import SaddlesError
-from saddles.figures.plotting import plot
+from saddles.figures.plotting import plot, refuse_others
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, THEORY, look, sheet
-from saddles.runtime.files import new_path, refuse_existing
+from saddles.runtime.files import as_path, new_path, refuse_existing
 from saddles.runtime.progress import bar
 
 FRAMES = 60
@@ -43,14 +44,18 @@ def animate(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str], 
     Args:
         trajectory: what `simulate`, an experiment or a recording returns.
         path: file to write, which must not exist; its ending chooses the kind.
+        dpi: pixels in an inch; a panel is about four inches high.
     """
-    file = Path(path)
+    refuse_others("trajectory", trajectory)
+    file = as_path(path)
     writers = {".gif": "pillow", ".mp4": "ffmpeg"}
     if file.suffix not in writers:
         raise SaddlesError.must_be("path", "a file that ends in .gif or .mp4", file.name)
     writer, tool = writers[file.suffix], ffmpeg()
     if writer == "ffmpeg" and tool is None:
         raise SaddlesError(f"A {file.suffix} file needs {writer}, which is not installed. Write a .gif instead.")
+    if not (isinstance(dpi, int | float) and 0 < dpi < math.inf):
+        raise SaddlesError.must_be("dpi", "a positive number", dpi)
     refuse_existing(file)
     with look(), mpl.rc_context({"animation.ffmpeg_path": tool or "ffmpeg"}):
         figure, draw, count, rate = _film(trajectory)
