@@ -129,6 +129,13 @@ def test_netcdf_writes_what_it_has_no_type_for_as_json(trajectory, tmp_path):
     assert trajectory.attrs["converged"] is True
 
 
+@pytest.mark.parametrize("value", [np.datetime64("2026-01-01"), object()])
+def test_an_attribute_that_cannot_be_stored_is_named_and_leaves_nothing(trajectory, tmp_path, value):
+    with pytest.raises(SaddlesError, match=r"t\.zarr cannot be written: Invalid attribute .*not JSON"):
+        save(trajectory.assign_attrs(when=value), tmp_path / "t.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_csv_is_written_in_blocks_that_are_counted(tmp_path, monkeypatch):
     values = np.random.default_rng(0).random((5, 3))
     words = (("time",), np.array(["a", "=b", "c,d", "e", ""]))

@@ -54,7 +54,13 @@ def save(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str]) -> 
 def write_zarr(trajectory: xr.Dataset | xr.DataTree, target: Path, *, replace: bool = False) -> None:
     """Write a Zarr folder, all or nothing; `replace` puts it in the place of an older one."""
     with explained(target), new_folder(target, replace=replace) as draft:
-        trajectory.to_zarr(draft, zarr_format=2, mode="w")
+        try:
+            trajectory.to_zarr(draft, zarr_format=2, mode="w")
+        except TypeError as error:  # the cause names the type that JSON does not have
+            raise SaddlesError(
+                f"{target} cannot be written: {first_line(error).removesuffix('.')} ({first_line(error.__cause__ or error)}"
+                "). Attributes must be text, numbers or lists of them."
+            ) from error
         seal(draft)
 
 

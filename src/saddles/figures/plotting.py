@@ -47,6 +47,8 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
             return _recording(one, variables)
     if isinstance(variables, str):
         raise SaddlesError.must_be("variables", "a list of names", variables, f"Write [{variables!r}]")
+    if variables is not None and not len(variables):
+        raise SaddlesError.must_be("variables", "one or more names", variables, "Leave it out for a first look")
     data = [one for one in trajectories if isinstance(one, xr.Dataset)]
     panels = _panels(data, variables)
     clock = "step" if all("step" in one.coords for one in data) else "time"
