@@ -57,6 +57,13 @@ def test_losses_share_a_panel_and_theory_is_dashed():
     assert ends == sorted(2 * [4.0 * k for k in range(8, 20)])
 
 
+def test_theory_lies_over_the_measurement_in_any_order():
+    for pair in ((_run(), _run("predicted")), (_run("predicted"), _run())):
+        lines = [line for line in saddles.plot(*pair).axes[0].get_lines() if len(np.asarray(line.get_xdata()))]
+        over = {line.is_dashed(): line.get_zorder() for line in lines}
+        assert over[True] > over[False]
+
+
 def test_curves_that_are_the_same_are_drawn_once_under_both_names():
     """In lab `linear` the loss is the train error: one would hide the other."""
     same: dict[str, Any] = {"train_error": np.exp(-3 * TIMES)}

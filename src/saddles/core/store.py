@@ -57,9 +57,9 @@ def write_zarr(trajectory: xr.Dataset | xr.DataTree, target: Path, *, replace: b
         try:
             trajectory.to_zarr(draft, zarr_format=2, mode="w")
         except TypeError as error:  # the cause names the type that JSON does not have
+            what, why = first_line(error).removesuffix("."), first_line(error.__cause__ or error)
             raise SaddlesError(
-                f"{target} cannot be written: {first_line(error).removesuffix('.')} ({first_line(error.__cause__ or error)}"
-                "). Attributes must be text, numbers or lists of them."
+                f"{target} cannot be written: {what} ({why}). Attributes must be text, numbers or lists of them."
             ) from error
         seal(draft)
 

@@ -138,7 +138,8 @@ def _draw(
         fade = 1.0 - (1.0 - LATER) * place / max(1, len(measured) - 1)
         for k, line in enumerate(lines):
             several = len(lines) > 1 and alone  # beside others, a quantity has one colour and its name
-            style: dict[str, Any] = dict(THEORY) if theory else {**MEASURED, "alpha": fade}
+            # Whatever the order of the arguments, the thin dashes lie on the thick line and not under it.
+            style: dict[str, Any] = {**THEORY, "zorder": 3} if theory else {**MEASURED, "alpha": fade}
             if not theory:
                 style |= {"color": COLOURS[k % len(COLOURS)] if several else colour}
                 style |= {"linewidth": 1.6} if len(lines) > 1 else {}
