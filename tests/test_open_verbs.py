@@ -1,6 +1,7 @@
 """Models, theories and methods of the user's own, as one would write them in a notebook cell."""
 
 import inspect
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -45,6 +46,40 @@ def test_own_model_and_theory():
     start = np.random.default_rng(3).normal()
     assert float(error) == pytest.approx(abs(start) * (1 - np.exp(-2.0)))
     assert predicted.attrs["theory"] == "Forever()", "no address in what is stored"
+
+
+class Silent(Forever):
+    """A theory that does not write its name into its result."""
+
+    def predict(self, model, task, *, times, seed):
+        return super().predict(model, task, times=times, seed=seed).drop_attrs()
+
+
+def test_what_a_theory_made_says_so_and_is_drawn_as_one():
+    measured = saddles.simulate(Decay(), None, None, times=TIMES)
+    predicted = saddles.predict(Decay(), None, Silent(), times=TIMES)
+    assert (predicted.attrs["kind"], predicted.attrs["theory"]) == ("predicted", "Silent()")
+    assert "kind" not in measured.attrs
+    axis = saddles.plot(measured, predicted).axes[0]
+    assert [line.get_linestyle() for line in axis.get_lines()] == ["-", "--", "--"]
+    named = saddles.predict(TwoLayer(100, 1e-4), Denoising(8, 2), SelfConsistent(), times=TIMES)
+    assert named.attrs["theory"].startswith("SelfConsistent(")
+
+
+@pytest.mark.parametrize("found", [None, {"loss": [1, 2]}, np.zeros(2)])
+def test_what_is_no_trajectory_is_refused(found):
+    class Own:
+        def simulate(self, task, method):
+            return found
+
+        def predict(self, model, task):
+            return found
+
+    told = f"of Own must return a trajectory (`saddles.trajectory` makes one); got a {type(found).__name__}."
+    with pytest.raises(saddles.SaddlesError, match=re.escape(f"`simulate` {told}")):
+        simulate(Own(), None, None)
+    with pytest.raises(saddles.SaddlesError, match=re.escape(f"`predict` {told}")):
+        predict(None, None, Own())
 
 
 def test_lists_of_an_own_model_become_axes():

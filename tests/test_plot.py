@@ -13,6 +13,8 @@ import saddles
 from saddles.core.trajectory import make_trajectory
 from saddles.errors import SaddlesError
 from saddles.figures import films, style
+from saddles.runtime import progress
+from saddles.runtime.displays import Log
 
 TIMES = np.linspace(0, 4, 9)
 SEEDS = (("time", "seed"), np.exp(-TIMES[:, None] * np.array([1.0, 1.2, 1.4])))
@@ -53,6 +55,13 @@ def test_losses_share_a_panel_and_theory_is_dashed():
     # the twelve that end largest, of the measurement and of the theory
     ends = sorted(float(line.get_ydata()[-1]) for line in second.get_lines() if len(line.get_ydata()))
     assert ends == sorted(2 * [4.0 * k for k in range(8, 20)])
+
+
+def test_theory_lies_over_the_measurement_in_any_order():
+    for pair in ((_run(), _run("predicted")), (_run("predicted"), _run())):
+        lines = [line for line in saddles.plot(*pair).axes[0].get_lines() if len(np.asarray(line.get_xdata()))]
+        over = {line.is_dashed(): line.get_zorder() for line in lines}
+        assert over[True] > over[False]
 
 
 def test_curves_that_are_the_same_are_drawn_once_under_both_names():
@@ -132,6 +141,34 @@ def test_films_move_and_hold_their_end(tmp_path, monkeypatch, trajectory, pictur
     assert pictures <= count <= pictures + 2  # a writer may join pictures that are the same
     below_title = len(first) // 4
     assert np.abs(first - last)[below_title:].max() > 50
+
+
+def test_a_film_tells_how_far_it_is(tmp_path, monkeypatch):
+    states = []
+
+    class Notes(Log):
+        first = every = 0.001
+
+        def show(self, state):
+            states.append(state)
+
+    monkeypatch.setattr(progress, "display_here", Notes)
+    saddles.animate(_staircase(), tmp_path / "film.gif", dpi=30)
+    pictures = 3 + films.HOLD
+    assert {(state.title, state.total) for state in states} == {("film.gif, pictures", pictures)}
+    assert max(state.done for state in states) > 1
+    assert not progress._open_bars
+
+
+def test_the_legend_of_a_film_stays_where_it_is():
+    figure, draw, count, _ = films._passing(_run(loss=np.exp(-10 * TIMES), test_error=np.exp(-TIMES)))
+    legend: Any = figure.axes[0].get_legend()
+    places = []
+    for k in (2, count - 1):
+        draw(k)
+        figure.draw_without_rendering()
+        places.append(legend.get_window_extent().p0)
+    assert np.allclose(*places, atol=0.5)
 
 
 @pytest.mark.parametrize("name", ["film.png", "film"])

@@ -125,3 +125,13 @@ def test_what_is_no_trajectory_is_refused(tmp_path):  # in a process whose funct
         "`trajectory` must be an xarray.Dataset or DataTree; got {'loss': 3}.",
     ], done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("times", [[1.0, 1.0], [2.0, 1.0], [0.0, np.nan], []])
+def test_clocks_that_do_not_increase_are_refused(times):
+    """Of two values at one instant nothing says which is meant: a trajectory differed from itself."""
+    odd, good = curve(times), curve([1, 2])
+    with pytest.raises(SaddlesError, match="`time of measured` must be one or more increasing numbers"):
+        compare(odd, odd)
+    with pytest.raises(SaddlesError, match="`time of predicted` must be one or more increasing numbers"):
+        compare(good, odd)

@@ -1,8 +1,11 @@
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -218,10 +221,54 @@ def test_unknown_names_are_explained(registered):
         find("toy/decai")
     with pytest.raises(SaddlesError, match="tiny, laptop"):
         planned_folder("toy/decay", size="huge")
-    with pytest.raises(SaddlesError, match="exists already"):
-        register(ROW)
     assert "toy/decay" in registry()
     assert "linear/figure-1" in registry()
+
+
+def test_an_experiment_registered_again_by_its_own_module_takes_the_place_of_the_old_one(registered):
+    edited = dataclasses.replace(ROW, title="Edited", run=functools.partial(toy_experiment.run))
+    assert register(edited) is edited
+    assert find("toy/decay").title == "Edited"
+
+
+def test_a_cell_of_a_notebook_may_run_twice():
+    cell = f"{Path(toy_experiment.__file__).read_text()}\nimport saddles; saddles.register(ROW)"
+    done = subprocess.run([sys.executable, "-c", f"for _ in range(2): exec({cell!r})"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_edited_experiment_is_computed_and_not_shown_from_before(registered):
+    first = run_experiment("toy/decay")
+    swept = saddles.sweep("toy/decay", {"rate": [1.0]}, on="serial")
+    levels = []
+
+    def run(settings, context):
+        return toy_experiment.run(settings, Context(seed=len(levels)))
+
+    register(dataclasses.replace(ROW, run=functools.partial(toy_experiment.run)))
+    assert not run_experiment("toy/decay").computed
+    experiment._own.clear()
+    register(dataclasses.replace(ROW, run=run))
+    second = run_experiment("toy/decay")
+    assert (second.computed, second.folder != first.folder) == (True, True)
+    assert second.record["code"] != first.record["code"]
+    levels.append(1)  # the function is the same, and what it reads is not
+    assert run_experiment("toy/decay").computed
+    assert saddles.sweep("toy/decay", {"rate": [1.0]}, on="serial").folder != swept.folder
+    assert find("linear/figure-1").code == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("toy/decay", "toy_experiment"), ("linear/figure-1", "saddles.linear.experiments.figure_1")]
+)
+def test_the_name_of_an_experiment_of_others_is_refused(registered, name, place):
+    mine = dataclasses.replace(ROW, name=name, run=lambda settings, _: toy_experiment.run(settings, Context()))
+    with pytest.raises(SaddlesError, match=f"named '{name}' exists already, in {place}. Choose another name."):
+        register(mine)
+    theirs = dataclasses.replace(find(name), title="Other")
+    if name != "toy/decay":
+        with pytest.raises(SaddlesError, match="exists already"):
+            register(theirs)
 
 
 def test_seeds_derive_from_the_one_given():

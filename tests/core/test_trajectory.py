@@ -1,13 +1,16 @@
 import json
 import os
+from contextlib import closing
 
 import numpy as np
 import pytest
 import xarray as xr
 
+from saddles.core import store
 from saddles.core.store import export, load, save
 from saddles.core.trajectory import SCHEMA, make_trajectory
 from saddles.errors import SaddlesError
+from saddles.runtime import progress
 
 
 @pytest.fixture
@@ -124,6 +127,30 @@ def test_netcdf_writes_what_it_has_no_type_for_as_json(trajectory, tmp_path):
             assert list(found.attrs["rates"]) == OWN["rates"]
             assert found["loss"].attrs["log"] == "true"
     assert trajectory.attrs["converged"] is True
+
+
+@pytest.mark.parametrize("value", [np.datetime64("2026-01-01"), object()])
+def test_an_attribute_that_cannot_be_stored_is_named_and_leaves_nothing(trajectory, tmp_path, value):
+    with pytest.raises(SaddlesError, match=r"t\.zarr cannot be written: Invalid attribute .*not JSON"):
+        save(trajectory.assign_attrs(when=value), tmp_path / "t.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_csv_is_written_in_blocks_that_are_counted(tmp_path, monkeypatch):
+    values = np.random.default_rng(0).random((5, 3))
+    words = (("time",), np.array(["a", "=b", "c,d", "e", ""]))
+    made = make_trajectory({"value": (("time", "row"), values), "word": words}, np.arange(5.0))
+    bars = []
+    monkeypatch.setattr(store, "bar", lambda title, total: bars.append(progress.Bar(title, total)) or closing(bars[-1]))
+    monkeypatch.setattr(store, "BLOCK", 4)
+    export(made, tmp_path / "t.csv", "csv")
+    frame = made[["value"]].to_dataframe().reset_index()
+    assert (tmp_path / "t-time-row.csv").read_text() == frame.to_csv(index=False)
+    assert (tmp_path / "t-time.csv").read_text().splitlines()[::2] == ["time,word", "1.0,'=b", "3.0,e"]
+    assert [(bar.state.title, bar.state.amount) for bar in bars] == [("t.csv, rows", "20/20")]
+    empty = make_trajectory({"value": np.zeros(0)}, np.zeros(0))
+    export(empty, tmp_path / "none.csv", "csv")
+    assert (tmp_path / "none-time.csv").read_text() == "time,value\n"
 
 
 def test_csv_of_a_netcdf_file_has_its_attributes(trajectory, tmp_path):

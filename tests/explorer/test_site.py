@@ -1,5 +1,7 @@
 """The static site in a real browser, opened from files: no server, no request, stories, sliders, playback."""
 
+from contextlib import closing
+
 import pytest
 from explorer_server import Tab
 
@@ -7,6 +9,7 @@ import saddles
 from saddles.explorer import site
 from saddles.explorer.grids import GRIDS, Grid
 from saddles.explorer.pages import concepts, margin
+from saddles.runtime import progress
 
 SMALL = {
     "concepts": Grid({"mu1": (1.0, 1.8), "mu2": (1.2, 1.6), "depth": ("2", "1")}),
@@ -27,6 +30,14 @@ def written(tmp_path_factory) -> str:
             site.export(place, pages=())
     assert [line.split(",")[0] for line in told] == ["concepts: 8 views", "margin: 2 views"]
     return f"file://{place}"
+
+
+def test_the_export_tells_how_far_it_is(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "margin", SMALL["margin"])
+    bars = []
+    monkeypatch.setattr(site, "bar", lambda title, total: bars.append(progress.Bar(title, total)) or closing(bars[-1]))
+    site.export(tmp_path / "site", say=lambda text: None, pages=(margin.PAGE,))
+    assert [(bar.state.title, bar.state.amount) for bar in bars] == [("explorer, views", "2/2")]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import numpy as np
 import xarray as xr
 
+from saddles.core.trajectory import instead
 from saddles.errors import SaddlesError
 
 KINDS = ("max_absolute", "max_relative", "rms", "final")
@@ -31,7 +32,7 @@ def compare(measured: xr.Dataset | xr.DataTree, predicted: xr.Dataset | xr.DataT
                 "Compare a group of each in Python, as tree['heads'].to_dataset()",
             )  # fmt: skip
         if not isinstance(data, xr.Dataset):
-            raise SaddlesError.must_be(name, "an xarray.Dataset", data, "Read a stored one with saddles.load")
+            raise SaddlesError.must_be(name, "an xarray.Dataset", data, instead(data))
     assert isinstance(measured, xr.Dataset)
     assert isinstance(predicted, xr.Dataset)
     shared = [
@@ -101,6 +102,9 @@ def _same_labels(ours: np.ndarray, theirs: np.ndarray) -> bool:
 
 def _align(measured: xr.Dataset, predicted: xr.Dataset, clock: str) -> tuple[xr.Dataset, xr.Dataset, str]:
     ours, theirs = measured[clock].values, predicted[clock].values
+    for name, instants in (("measured", ours), ("predicted", theirs)):
+        if not len(instants) or not (np.diff(instants) > 0).all():  # NaN is no instant either
+            raise SaddlesError.must_be(f"{clock} of {name}", "one or more increasing numbers", instants.tolist())
     nearest = np.clip(np.searchsorted(theirs, ours), 0, len(theirs) - 1)
     before = np.clip(nearest - 1, 0, None)
     nearest = np.where(np.abs(theirs[before] - ours) < np.abs(theirs[nearest] - ours), before, nearest)

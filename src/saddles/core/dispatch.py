@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from saddles.core.provenance import describe
 from saddles.core.status import Status, status_of
 from saddles.core.trajectory import Trajectory
 from saddles.core.validation import check_precision, check_seeds, check_times
@@ -105,6 +106,18 @@ class _Call:
         rest = (self.task, self.other) if self.model_first else (self.model, self.task)
         return getattr(self.asked, name)(*rest, **arguments)
 
+    def run(self, arguments: Mapping[str, Any]) -> Any:  # a Dataset; a tree of a user's own is left as it is
+        """The trajectory; what a theory made says so, for a figure draws it as one."""
+        found = self(self.verb, arguments)
+        if not isinstance(found, xr.Dataset | xr.DataTree):
+            raise SaddlesError(
+                f"`{self.verb}` of {type(self.asked).__name__} must return a trajectory (`saddles.trajectory` makes "
+                f"one); got a {type(found).__name__}."
+            )
+        if self.model_first or isinstance(found, xr.DataTree):
+            return found
+        return found.assign_attrs({"kind": "predicted", "theory": describe(self.other)} | found.attrs)
+
     def fitting(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the arguments that the method called `name` takes."""
         parameters = inspect.signature(getattr(self.asked, name)).parameters
@@ -131,7 +144,7 @@ def _lay_out(call: _Call, given: dict[str, Any], options: Mapping[str, Any]) -> 
     if isinstance(seeds, list):
         axes["seed"] = seeds
     if not axes:
-        return call(call.verb, taken)
+        return call.run(taken)
     for name, values in axes.items():
         if not len(values):
             raise SaddlesError.must_be(name, "a value or a list of at least one", values)
@@ -146,7 +159,7 @@ def _lay_out(call: _Call, given: dict[str, Any], options: Mapping[str, Any]) -> 
     if taken.get("times") is None and hasattr(call.asked, "horizon"):
         clock, reasons = _common_clock(list(runs.values()))
         runs = {key: (one, words | {"times": clock}) for key, (one, words) in runs.items()}
-    results = {key: one(one.verb, words) for key, (one, words) in runs.items()}
+    results = {key: one.run(words) for key, (one, words) in runs.items()}
     return _stack(results, axes, reasons)
 
 

@@ -30,7 +30,6 @@ import dataclasses
 import importlib
 import importlib.metadata
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,9 +43,14 @@ import xarray as xr
 from saddles.core.claim import Claim
 from saddles.core.data import SETS, find_data
 from saddles.core.embedded import EMBEDDED
-from saddles.core.settings import flat, read_like
+from saddles.core.settings import LARGEST as LARGEST
+from saddles.core.settings import Within as Within
+from saddles.core.settings import as_dict as as_dict
+from saddles.core.settings import check_bounds, read_like
 from saddles.core.trajectory import Trajectory
+from saddles.core.validation import check_seed
 from saddles.errors import SaddlesError, first_line
+from saddles.runtime.code import code_digest
 
 LABS = ("linear", "diagonal", "concepts", "margin", "incontext", "transformers", "diffusion", "networks")
 """Labs that ship with saddles, in the order of `saddles list`."""
@@ -57,22 +61,6 @@ NAME = re.compile(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w-]*", re.ASCII)
 
 S = TypeVar("S")
 """An experiment's settings: a frozen dataclass whose fields are documented with `Annotated[type, "what it is"]`."""
-
-
-@dataclass(frozen=True)
-class Within:
-    """Bounds of a setting, ends included: `Annotated[float, "what it is", Within(-10, 10)]`.
-
-    A setting without it takes finite numbers up to LARGEST. Where every size has whole numbers from 1 on, numbers from
-    0 on, or positive ones, a change must have them too.
-    """
-
-    low: float
-    high: float
-
-
-LARGEST = 10**9
-"""More than this of anything is a slip of the keyboard."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +109,7 @@ class Context:
     """folder(name): where a piece keeps checkpoints while it runs, removed at the end; None where nothing is kept."""
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise SaddlesError.must_be("seed", "at least 0", self.seed)
+        check_seed(self.seed)
 
     def seeds(self, count: int) -> list[int]:
         """Independent seeds derived from the one given."""
@@ -194,8 +181,21 @@ class Experiment(Generic[S]):
     @property
     def shipped(self) -> bool:
         """Whether it is one of saddles: a mistake in it is a bug of ours."""
-        function = self.run.func if isinstance(self.run, partial) else self.run
-        return str(getattr(function, "__module__", "")).startswith("saddles.")
+        return self.module.startswith("saddles.")
+
+    @property
+    def module(self) -> str:
+        """The module that defines `run`; `__main__` in a notebook."""
+        function = self.run
+        while isinstance(function, partial):
+            function = function.func
+        return str(getattr(function, "__module__", ""))
+
+    @property
+    def code(self) -> str:
+        """Characters that stand for its code, where it is not one of saddles: an edited one has other results."""
+        kind = type(self.sizes[self.default].settings)
+        return "" if self.shipped else code_digest(self.run, self.claims, self.figure, self.run_many, kind)
 
     def compute(self, settings: S, context: Context) -> Trajectory:
         """Call `run`; what it returns must be a trajectory."""
@@ -229,34 +229,20 @@ class Experiment(Generic[S]):
         """
         if size not in self.sizes:
             raise SaddlesError.must_be("size", f"one of {', '.join(self.sizes)} for {self.name}", size)
+        if changes is not None and not isinstance(changes, Mapping):
+            raise SaddlesError.must_be("changes", "a dictionary such as {'dim': 50}", changes)
         base = self.sizes[size].settings
-        values = as_dict(base)
-        typed: dict[str, Any] = {}
+        values, typed = as_dict(base), dict[str, Any]()
         for key, value in (changes or {}).items():
             if key not in values:
                 raise SaddlesError.unknown("setting", key, values, of=self.name)
-            typed[key] = read_like(values[key], value, key)
-            self._check_bounds(key, typed[key])
+            hint, usual = self._hints().get(key), [as_dict(given.settings)[key] for given in self.sizes.values()]
+            read = read_like(values[key], value, key, hint)
+            within = next((mark for mark in self._marks(key) if isinstance(mark, Within)), None)
+            check_bounds(key, read, usual, hint, within)
+            # 2.0 for a setting that is 2 already is no change, and names the same run.
+            typed[key] = values[key] if read == values[key] else read
         return {**base, **typed} if isinstance(base, dict) else dataclasses.replace(base, **typed)  # type: ignore[type-var, return-value]
-
-    def _check_bounds(self, key: str, value: object) -> None:
-        numbers = [number for number in flat(value) if isinstance(number, int | float)]
-        if not numbers or isinstance(numbers[0], bool):
-            return
-        within = next((mark for mark in self._marks(key) if isinstance(mark, Within)), None)
-        if within is None:
-            usual = [number for size in self.sizes.values() for number in flat(as_dict(size.settings)[key])]
-            smallest = min((number for number in usual if isinstance(number, int | float)), default=0.0)
-            whole = all(isinstance(number, int) for number in usual)
-            low = -math.inf if smallest < 0 else 1 if whole and smallest >= 1 else 0
-            if not whole and smallest > 0 and min(numbers) <= 0:
-                raise SaddlesError.must_be(key, "positive", min(numbers))
-            within = Within(low, max([LARGEST, *(number for number in usual if isinstance(number, int | float))]))
-        for number in numbers:
-            if not (math.isfinite(number) and within.low <= number <= within.high):
-                between = f"between {within.low:,} and {within.high:,}"
-                what = f"at most {within.high:,}" if within.low == -math.inf else between
-                raise SaddlesError.must_be(key, what, number)
 
     def fallback(self, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What changes, besides `changes`, because a data set is not at hand; {} where it is or was chosen."""
@@ -288,11 +274,20 @@ class Experiment(Generic[S]):
         names = as_dict(next(iter(self.sizes.values())).settings)
         return {name: str(next(iter(self._marks(name)), "")) for name in names}
 
+    def _hints(self) -> dict[str, Any]:
+        """Annotations of the settings, with what `Annotated` says of them."""
+        kind = type(next(iter(self.sizes.values())).settings)
+        try:
+            return get_type_hints(kind, include_extras=True) if dataclasses.is_dataclass(kind) else {}
+        except NameError as error:  # text that names what only a function knows
+            raise SaddlesError(
+                f"The annotations of {kind.__name__}, the settings of {self.name}, cannot be read: {error}. "
+                "Define what they name outside of any function."
+            ) from error
+
     def _marks(self, key: str) -> tuple[object, ...]:
         """What `Annotated` says of a setting."""
-        kind = type(next(iter(self.sizes.values())).settings)
-        hints = get_type_hints(kind, include_extras=True) if dataclasses.is_dataclass(kind) else {}
-        return getattr(hints.get(key), "__metadata__", ())
+        return getattr(self._hints().get(key), "__metadata__", ())
 
     def data(self, settings: S) -> tuple[str, ...]:
         """The data sets that must be at hand to run with these settings."""
@@ -301,23 +296,22 @@ class Experiment(Generic[S]):
         return (*named, *(values[name] for name in self.needs if values.get(name) in SETS))
 
 
-def as_dict(settings: object) -> dict[str, Any]:
-    """Settings as a plain dictionary, in the order of their fields."""
-    if isinstance(settings, dict):
-        return dict(settings)
-    assert dataclasses.is_dataclass(settings)
-    return {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
-
-
 _own: dict[str, Experiment[Any]] = {}
 
 
 def register(experiment: Experiment[S]) -> Experiment[S]:
-    """Add an experiment of your own to the registry of this process."""
+    """Add an experiment of your own to the registry of this process.
+
+    Registered once more by its own module, or in the notebook, it takes the place of its older self. A name that
+    another module or package has is refused.
+    """
     if not isinstance(experiment, Experiment):
         raise SaddlesError.must_be("experiment", "an Experiment", experiment)
-    if experiment.name in registry():
-        raise SaddlesError(f"An experiment named {experiment.name!r} exists already. Choose another name.")
+    taken = registry().get(experiment.name)
+    if taken is not None and (experiment.name not in _own or taken.module != experiment.module):
+        raise SaddlesError(
+            f"An experiment named {experiment.name!r} exists already, in {taken.module}. Choose another name."
+        )
     _own[experiment.name] = experiment
     return experiment
 
@@ -385,8 +379,12 @@ def chosen(labs: Sequence[str]) -> list[Experiment[Any]]:
     return [row for row in rows if not labs or row.lab in labs]
 
 
-def find(name: str) -> Experiment[Any]:
-    """One experiment by name."""
+def find(name: str | Experiment[Any]) -> Experiment[Any]:
+    """One experiment by name; one that is given itself is it."""
+    if isinstance(name, Experiment):
+        return name
+    if not isinstance(name, str):
+        raise SaddlesError.must_be("experiment", "an Experiment or the name of one", name)
     known = registry()
     if any(row.lab == name for row in known.values()):
         raise SaddlesError(f"{name!r} is a lab. Give one of its experiments; `saddles list {name}` shows them.")

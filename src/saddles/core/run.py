@@ -33,10 +33,11 @@ from saddles.core.provenance import machine, versions
 from saddles.core.status import FINISHED, Ending, Status, status_of
 from saddles.core.store import load, save
 from saddles.core.trajectory import SCHEMA, Trajectory
+from saddles.core.validation import check_seed
 from saddles.errors import SaddlesError, first_line
 from saddles.runtime.checksums import NAME as CHECKSUMS
 from saddles.runtime.checksums import digest
-from saddles.runtime.files import FULL, exists, explained, hold, refuse_links, write_text
+from saddles.runtime.files import FULL, as_path, exists, explained, hold, refuse_links, write_text
 from saddles.runtime.interrupts import plain_interrupts
 from saddles.runtime.packages import extra_for
 from saddles.runtime.records import Types, read_record, write_record
@@ -98,12 +99,12 @@ def run_experiment(
         fresh: compute again, in a new folder, even if the identical run is there.
         planned: `out` is from `planned_folder` and may hold this very run already.
     """
-    row = find(experiment) if isinstance(experiment, str) else experiment
+    row, seed = find(experiment), check_seed(seed)
     size = size or row.default
     settings = row.at_hand(size, changes)
     require_data(row.data(settings))
     if planned and out is not None:
-        folder = Path(out)
+        folder = as_path(out, "out")
     else:
         folder = planned_folder(row, size=size, seed=seed, changes=changes, out=out, root=root, fresh=fresh)
     record = _record(folder)
@@ -114,7 +115,7 @@ def run_experiment(
 
 def resume(folder: str | os.PathLike[str]) -> Run:
     """Resume an interrupted run; a finished one is shown."""
-    place = Path(folder)
+    place = as_path(folder, "folder")
     record = _record(place)
     if record is None:
         raise SaddlesError(f"{folder} holds no run.json. Give the folder of an interrupted run.")
@@ -166,17 +167,19 @@ def planned_folder(
     fresh: bool = False,
 ) -> Path:
     """The folder `run_experiment` would write with the same arguments."""
-    row = find(experiment) if isinstance(experiment, str) else experiment
+    row, seed = find(experiment), check_seed(seed)
     size = size or row.default
     settings = row.at_hand(size, changes)
     if out is not None:
-        place = Path(out)
+        place = as_path(out, "out")
         if _first_process() and exists(place) and (not place.is_dir() or any(place.iterdir())):
             raise SaddlesError(f"{out} already exists. Choose another --out, or resume it with --resume.")
         return place
     facts = {**as_dict(settings), "size": size}
     if row.embedded(settings):  # the sources of another Python are other data
         facts["data"] = _digests(row, settings)
+    if code := row.code:
+        facts["code"] = code
     first = Path(root) / row.name / identity(row.name, facts, seed)
     if not fresh:
         return first
@@ -237,6 +240,8 @@ def _compute(
     }
     if row.embedded(settings):
         record |= {"data": _digests(row, settings), "data_note": row.instead(size, settings)}
+    if code := row.code:
+        record["code"] = code
     write_record(folder / "run.json", record)
     (folder / TRACEBACK).unlink(missing_ok=True)
     began = time.perf_counter()

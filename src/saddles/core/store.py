@@ -6,10 +6,12 @@ that `xarray.open_zarr` reads it where this package is not installed.
 
 import itertools
 import json
+import math
 import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ import numpy as np
 import xarray as xr
 
 from saddles.core.codecs import check_store
-from saddles.core.trajectory import SCHEMA
+from saddles.core.trajectory import SCHEMA, instead
 from saddles.errors import SaddlesError, first_line, shown
 from saddles.runtime.checksums import damaged, seal
 from saddles.runtime.files import (
+    as_path,
     explained,
     new_file,
     new_folder,
@@ -29,7 +32,10 @@ from saddles.runtime.files import (
     refuse_links,
     write_json,
 )  # fmt: skip
+from saddles.runtime.progress import bar
 
+BLOCK = 20_000
+"""Rows of a table that are written between two looks at the progress, in less than a second."""
 MARKS = (".zgroup", ".zmetadata", "zarr.json")
 """Files of which a Zarr folder has at least one."""
 
@@ -37,8 +43,8 @@ MARKS = (".zgroup", ".zmetadata", "zarr.json")
 def save(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str]) -> Path:
     """Write a trajectory to a Zarr folder that does not exist yet, all or nothing."""
     if not isinstance(trajectory, xr.Dataset | xr.DataTree):
-        raise SaddlesError.must_be("trajectory", "an xarray.Dataset or DataTree", trajectory)
-    target = Path(path)
+        raise SaddlesError.must_be("trajectory", "an xarray.Dataset or DataTree", trajectory, instead(trajectory))
+    target = as_path(path)
     with explained(target):
         refuse_existing(target, "Saving never overwrites: choose another name, or remove it first")
     write_zarr(trajectory, target)
@@ -48,7 +54,13 @@ def save(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str]) -> 
 def write_zarr(trajectory: xr.Dataset | xr.DataTree, target: Path, *, replace: bool = False) -> None:
     """Write a Zarr folder, all or nothing; `replace` puts it in the place of an older one."""
     with explained(target), new_folder(target, replace=replace) as draft:
-        trajectory.to_zarr(draft, zarr_format=2, mode="w")
+        try:
+            trajectory.to_zarr(draft, zarr_format=2, mode="w")
+        except TypeError as error:  # the cause names the type that JSON does not have
+            what, why = first_line(error).removesuffix("."), first_line(error.__cause__ or error)
+            raise SaddlesError(
+                f"{target} cannot be written: {what} ({why}). Attributes must be text, numbers or lists of them."
+            ) from error
         seal(draft)
 
 
@@ -57,7 +69,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     Returns a Dataset, or a DataTree where the store has groups (heads, modules).
     """
-    source = Path(path)
+    source = as_path(path)
     if os.path.isdir(source / "trajectory.zarr"):  # unlike the methods of Path, false for a name that is too long
         source = source / "trajectory.zarr"
     if not os.path.exists(source):
@@ -184,7 +196,7 @@ def export(trajectory: Any, path: str | os.PathLike[str], to: str) -> list[Path]
             attributes go into a `.json` beside it.
         to: "netcdf" or "csv".
     """
-    target = Path(path)
+    target = as_path(path)
     if to not in ("csv", "netcdf"):
         raise SaddlesError.must_be("to", "'csv' or 'netcdf'", to)
     with explained(target, "Choose another --out, or make room"):
@@ -211,8 +223,9 @@ def _write_tables(groups: dict[tuple[str, ...], xr.Dataset], target: Path) -> li
     notes = target.with_name(f"{target.stem}-attributes.json")
     for file in [notes, *plans]:
         refuse_existing(file)
-    for file, data in plans.items():
-        _write_table(data, file)
+    with bar(f"{target.name}, rows", sum(math.prod(data.sizes.values()) for data in plans.values())) as progress:
+        for file, data in plans.items():
+            _write_table(data, file, progress.advance)
     write_json(notes, {"/".join(k) or "/": {n: _plain(v) for n, v in g.attrs.items()} for k, g in groups.items()})
     return [*plans, notes]
 
@@ -243,14 +256,17 @@ def _in_netcdf_type(value: object) -> object:
     return json.dumps(plain, default=str)
 
 
-def _write_table(data: xr.Dataset, file: Path) -> None:
+def _write_table(data: xr.Dataset, file: Path, count: Callable[[float], None]) -> None:
     frame = (data.to_dataframe() if data.sizes else data.expand_dims("row").to_dataframe()).reset_index()
     for name in frame.columns:
         if frame[name].dtype.kind not in "fiubcmM":
             frame[name] = frame[name].map(_harmless)
     frame.columns = [_harmless(name) for name in frame.columns]
     with new_file(file) as stream:
-        frame.to_csv(stream, index=False)
+        for start in range(0, max(1, len(frame)), BLOCK):  # a table without rows has a heading
+            block = frame.iloc[start : start + BLOCK]
+            block.to_csv(stream, index=False, header=start == 0)
+            count(len(block))
 
 
 def _harmless(cell: object) -> object:

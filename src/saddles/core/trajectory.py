@@ -5,6 +5,7 @@ its attributes. `saddles.core.store` writes and reads it.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -51,7 +52,12 @@ def make_trajectory(
         provenance: model, task, method or theory, seed, settings: text, numbers, or frozen objects, which are written
             out in words.
     """
-    clock = np.asarray(times, dtype=float)
+    if not hasattr(variables, "items"):  # a DataFrame has them, too
+        raise SaddlesError.must_be("variables", "a dictionary of names and values", variables)
+    try:
+        clock = np.asarray(times, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise SaddlesError.must_be("times", "numbers", times) from error
     data = xr.Dataset(
         data_vars={name: _variable(name, given, clock) for name, given in variables.items()},
         coords={"time": clock, **(coords or {})},
@@ -69,6 +75,17 @@ def make_trajectory(
 
 trajectory = make_trajectory
 """The public name, `saddles.trajectory`."""
+
+
+def instead(thing: object) -> str:
+    """What to do who gave this in the place of a trajectory; "" where it cannot be told."""
+    if isinstance(thing, str | os.PathLike | None):
+        return "Read a stored one with saddles.load"
+    if hasattr(type(thing), "trajectory"):  # a run, a sweep
+        return "Give its attribute `trajectory`"
+    if isinstance(thing, xr.DataArray):
+        return "Give the Dataset that it is part of"
+    return "Give them one by one" if isinstance(thing, list | tuple) else ""
 
 
 def lost_variables(found: xr.Dataset | xr.DataTree) -> list[str]:

@@ -50,15 +50,21 @@ def check_seeds(seed: object) -> list[int] | int:
     """One seed or a list of them, as plain non-negative integers."""
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
         numbers = [seed]
-    elif isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str) and len(seed):
-        numbers = list(seed)
     else:
-        numbers = [-1]
+        listed = np.asarray(seed).tolist() if getattr(seed, "ndim", 0) == 1 else seed  # arrays, columns of a table
+        numbers = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) and listed else [-1]
     if any(isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in numbers):
         raise SaddlesError.must_be("seed", "an integer of at least 0, or a list of them", seed)
     if not isinstance(seed, int | np.integer) and max(numbers) >= LABELS:
         raise SaddlesError.must_be("seed", "from 0 to 2⁶³ − 1 each, where it is a list", seed)
     return int(seed) if isinstance(seed, int | np.integer) else [int(n) for n in numbers]
+
+
+def check_seed(seed: object) -> int:
+    """One seed, as a plain non-negative integer."""
+    if not is_whole(seed) or seed < 0:
+        raise SaddlesError.must_be("seed", "at least 0" if is_whole(seed) else "a whole number", seed)
+    return int(seed)
 
 
 def is_whole(value: object) -> TypeGuard[int]:

@@ -23,6 +23,7 @@ from saddles.explorer.stories import Room, rooms, stories, story_html
 from saddles.explorer.style import CSS, SITE
 from saddles.explorer.view import Setting, Value, View, settings
 from saddles.runtime.files import explained, new_folder
+from saddles.runtime.progress import bar
 
 PAGES: tuple[Page, ...] = (linear.PAGE, diagonal.PAGE, concepts.PAGE, margin.PAGE, incontext.PAGE, networks.PAGE)
 """The rooms that compute, in the order of the menu."""
@@ -45,13 +46,15 @@ def export(
         pages: the rooms to write.
     """
     place = Path(folder)
-    with explained(place), new_folder(place) as draft:
+    counts = {page.name: len(list(GRIDS[page.name].views(page))) for page in pages}
+    total = sum(counts.values())
+    with explained(place), new_folder(place) as draft, bar("explorer, views", total) as shown:
         (draft / "plotly.js").write_text(library(), "utf-8")
         for page in pages:
             grid = GRIDS[page.name]
-            text = document(page.title, room_body(page, _facts(page, grid), pages, docs, grid))
+            text = document(page.title, room_body(page, _facts(page, grid, shown.advance), pages, docs, grid))
             (draft / f"{page.name}.html").write_text(text, "utf-8")
-            say(f"{page.name}: {len(list(grid.views(page)))} views, {len(text.encode()) / 1e6:.1f} MB")
+            shown.print(f"{page.name}: {counts[page.name]} views, {len(text.encode()) / 1e6:.1f} MB", say)
         (draft / "index.html").write_text(document("saddles", front_body(pages, _file)), "utf-8")
     return place
 
@@ -79,21 +82,28 @@ def library() -> str:
     return f"(()=>{{{text}}})();\n"
 
 
-def _facts(page: Page, grid: Grid) -> Json:
-    """All scenes of a room, each as its changes to the first one."""
+def _facts(page: Page, grid: Grid, count: Callable[[], None]) -> Json:
+    """All scenes of a room, each as its changes to the first one; `count` is called after each."""
     maps = _maps(page, grid)
     made = [(at, partial(scene, page, view, extra=_extra(maps, view))) for at, view in grid.views(page)]
     start = {name: getattr(page.view(), name) for name in grid.values}
-    return _room(page, {name: list(values) for name, values in grid.values.items()}, start, made)
+    return _room(page, {name: list(values) for name, values in grid.values.items()}, start, made, count)
 
 
-def _room(page: Page, controls: Json, start: Json, made: Sequence[tuple[Json, Callable[[], Json]]]) -> Json:
+def _room(
+    page: Page,
+    controls: Json,
+    start: Json,
+    made: Sequence[tuple[Json, Callable[[], Json]]],
+    count: Callable[[], None] = lambda: None,
+) -> Json:
     first: Json = {}
     scenes = []
     for at, compute in made:
         one = compute()
         first = first or one["first"]
         scenes.append({"at": at, "changes": changes(first, one.pop("first"))} | one)
+        count()
     story = [{"settings": step.settings, "play": step.play} for step in stories().get(page.name, ())]
     return {"name": page.name, "controls": controls, "start": start, "frames": len(scenes[0]["frames"]), "first": first,
             "scenes": scenes, "story": story, "click": page.click}  # fmt: skip

@@ -7,6 +7,7 @@ another (a recording). Any other trajectory is drawn as time passes.
 
 import importlib
 import importlib.util
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,9 +20,10 @@ from matplotlib import animation
 from matplotlib.figure import Figure
 
 from saddles.errors import SaddlesError
-from saddles.figures.plotting import plot
+from saddles.figures.plotting import plot, refuse_others
 from saddles.figures.style import COLOURS, GREY, HEAT, INK, MEASURED, THEORY, look, sheet
-from saddles.runtime.files import new_path, refuse_existing
+from saddles.runtime.files import as_path, new_path, refuse_existing
+from saddles.runtime.progress import bar
 
 FRAMES = 60
 """Pictures of a film along time."""
@@ -42,21 +44,28 @@ def animate(trajectory: xr.Dataset | xr.DataTree, path: str | os.PathLike[str], 
     Args:
         trajectory: what `simulate`, an experiment or a recording returns.
         path: file to write, which must not exist; its ending chooses the kind.
+        dpi: pixels in an inch; a panel is about four inches high.
     """
-    file = Path(path)
+    refuse_others("trajectory", trajectory)
+    file = as_path(path)
     writers = {".gif": "pillow", ".mp4": "ffmpeg"}
     if file.suffix not in writers:
         raise SaddlesError.must_be("path", "a file that ends in .gif or .mp4", file.name)
     writer, tool = writers[file.suffix], ffmpeg()
     if writer == "ffmpeg" and tool is None:
         raise SaddlesError(f"A {file.suffix} file needs {writer}, which is not installed. Write a .gif instead.")
+    if not (isinstance(dpi, int | float) and 0 < dpi < math.inf):
+        raise SaddlesError.must_be("dpi", "a positive number", dpi)
     refuse_existing(file)
     with look(), mpl.rc_context({"animation.ffmpeg_path": tool or "ffmpeg"}):
         figure, draw, count, rate = _film(trajectory)
         frames = [*range(count), *[count - 1] * HOLD]
+        draw(0)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the axes stay where they are, and need not be placed for every picture
         film = animation.FuncAnimation(figure, draw, frames=frames, init_func=lambda: None, interval=1000 / rate)
-        with new_path(file) as draft:
-            film.save(draft, writer=writer, fps=rate, dpi=dpi)
+        with new_path(file) as draft, bar(f"{file.name}, pictures", len(frames)) as shown:
+            film.save(draft, writer=writer, fps=rate, dpi=dpi, progress_callback=lambda k, _: shown.reach(k + 1))
     return file
 
 
@@ -165,8 +174,11 @@ def _passing(trajectory: xr.Dataset) -> Film:
     figure = plot(trajectory)
     lines = [(line, np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for axis in figure.axes for line in
              axis.get_lines()]  # fmt: skip
-    for axis in figure.axes:  # the axes stay as they are for the whole run
+    figure.draw_without_rendering()
+    for axis in figure.axes:  # axes and legends stay as they are for the whole run
         axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())
+        if (legend := axis.get_legend()) is not None:
+            legend.set_loc(tuple(axis.transAxes.inverted().transform(legend.get_window_extent().p0)))
     places = _places(trajectory.sizes["time"])
 
     def draw(k: int) -> None:

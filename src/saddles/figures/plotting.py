@@ -12,6 +12,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from saddles.core.trajectory import instead
 from saddles.errors import SaddlesError
 from saddles.figures import probe
 from saddles.figures.style import COLOURS, MEASURED, THEORY, look, sheet
@@ -39,10 +40,15 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
     if not trajectories:
         raise SaddlesError("`plot` needs at least one trajectory, such as the result of `simulate`.")
     for one in trajectories:
+        refuse_others("trajectories", one)
         if isinstance(one, xr.DataTree):
             if len(trajectories) > 1:
                 raise SaddlesError("`plot` draws a recording alone. Call it once for each.")
             return _recording(one, variables)
+    if isinstance(variables, str):
+        raise SaddlesError.must_be("variables", "a list of names", variables, f"Write [{variables!r}]")
+    if variables is not None and not len(variables):
+        raise SaddlesError.must_be("variables", "one or more names", variables, "Leave it out for a first look")
     data = [one for one in trajectories if isinstance(one, xr.Dataset)]
     panels = _panels(data, variables)
     clock = "step" if all("step" in one.coords for one in data) else "time"
@@ -53,6 +59,12 @@ def plot(*trajectories: xr.Dataset | xr.DataTree, variables: Sequence[str] | Non
                 _draw(axis, data, same, clock, colour, alone=len(names) == 1)
             _finish(axis, data, names, clock)
     return figure
+
+
+def refuse_others(name: str, thing: object) -> None:
+    """Refuse what is no trajectory."""
+    if not isinstance(thing, xr.Dataset | xr.DataTree):
+        raise SaddlesError.must_be(name, "a trajectory, an xarray.Dataset or DataTree", thing, instead(thing))
 
 
 def _recording(tree: xr.DataTree, variables: Sequence[str] | None) -> Figure:
@@ -76,7 +88,7 @@ def _panels(data: Sequence[xr.Dataset], variables: Sequence[str] | None) -> list
         str(name): variable
         for one in data
         for name, variable in one.data_vars.items()
-        if "time" in variable.dims and np.issubdtype(variable.dtype, np.number)
+        if "time" in variable.dims and variable.size and np.issubdtype(variable.dtype, np.number)
     }
     if variables is not None:
         for name in variables:
@@ -126,7 +138,8 @@ def _draw(
         fade = 1.0 - (1.0 - LATER) * place / max(1, len(measured) - 1)
         for k, line in enumerate(lines):
             several = len(lines) > 1 and alone  # beside others, a quantity has one colour and its name
-            style: dict[str, Any] = dict(THEORY) if theory else {**MEASURED, "alpha": fade}
+            # Whatever the order of the arguments, the thin dashes lie on the thick line and not under it.
+            style: dict[str, Any] = {**THEORY, "zorder": 3} if theory else {**MEASURED, "alpha": fade}
             if not theory:
                 style |= {"color": COLOURS[k % len(COLOURS)] if several else colour}
                 style |= {"linewidth": 1.6} if len(lines) > 1 else {}

@@ -49,6 +49,13 @@ def explained(
         raise SaddlesError(f"{place} cannot be written ({error.strerror or error}). {hint}.") from error
 
 
+def as_path(path: object, name: str = "path") -> Path:
+    """The path that a caller gave as its argument `name`."""
+    if not isinstance(path, str | os.PathLike):
+        raise SaddlesError.must_be(name, "the name of a file or folder", path)
+    return Path(path)
+
+
 def exists(place: Path) -> bool:
     """As `Path.exists`, which since Python 3.14 says no where the system refuses (a name that is too long)."""
     try:

@@ -20,6 +20,7 @@ from saddles.core.status import FINISHED, Ending, Status
 from saddles.core.store import load
 from saddles.core.trajectory import Trajectory
 from saddles.errors import SaddlesError
+from saddles.runtime.files import as_path
 from saddles.runtime.interrupts import terminated_like_ctrl_c
 from saddles.runtime.progress import bar
 from saddles.sweeps.cells import Job, Outcome, Task
@@ -112,7 +113,10 @@ def sweep(
 
     Returns the `Sweep`; failed cells are recorded, not raised. Ctrl-C keeps every finished cell.
     """
-    chosen = find(experiment) if isinstance(experiment, str) else experiment
+    chosen = None if experiment is None else find(experiment)
+    for name, one in (("grid", grid), ("changes", changes)):
+        if one is not None and not isinstance(one, Mapping):
+            raise SaddlesError.must_be(name, "a dictionary of settings", one)
     plan = None
     if chosen is not None and (grid is not None or seeds is not None or resume is None):
         size = size or chosen.default
@@ -166,9 +170,9 @@ def run_plan(
 def planned_folder(plan: Plan | None, folder: Folder | None, out: Folder | None) -> Path:
     """Where a sweep is or will be."""
     if folder is not None:
-        return Path(folder)
+        return as_path(folder, "resume")
     assert plan is not None
-    return Path(out) if out is not None else plan.folder
+    return as_path(out, "out") if out is not None else plan.folder
 
 
 def read_sweep(folder: Folder) -> Sweep:

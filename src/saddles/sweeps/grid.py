@@ -154,7 +154,9 @@ def _several(seeds: object) -> list[int]:
             raise SaddlesError.must_be("seeds", "at least 1", seeds, "Leave it out for seed 0")
         _refuse_many(int(seeds))
         return list(range(seeds))
-    if not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str):
+    if getattr(seeds, "ndim", 0) == 1:  # arrays, columns of a table
+        seeds = np.asarray(seeds).tolist()
+    if not isinstance(seeds, Sequence) or isinstance(seeds, str):
         raise SaddlesError.must_be("seeds", "a whole number, or a list of them", seeds)
     _refuse_many(len(seeds))
     if not all(is_whole(seed) and 0 <= seed < LABELS for seed in seeds):

@@ -44,6 +44,8 @@ class Plan:
     def identity(self) -> str:
         """Ten characters that stand for what would be computed."""
         facts = self.facts | {"schema": SCHEMA, "version": self.versions["saddles"]}
+        if code := self.experiment.code:
+            facts["code"] = code
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:10]
 
     @property
