@@ -34,8 +34,8 @@ _REFUSED = {
     "target_parameters": "adapters of parameters",
 }
 """Settings of PEFT whose adapters are more than a product of two factors."""
-_MOVED = ("pissa", "olora", "corda", "loftq")
-"""How `init_lora_weights` begins where PEFT takes the start of the factors out of the base, each time it loads them."""
+_MOVED = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""How `init_lora_weights` begins where PEFT takes the start of the factors out of the base."""
 LARGEST = 1e12
 """Ranks and alphas are below it; a float of 32 bits holds the factors times their ratio."""
 _DROPPED = ("use_rslora", "init_lora_weights", "layers_to_transform", "layers_pattern", "exclude_modules")
