@@ -10,6 +10,7 @@ from planted import tiny
 from saddles.errors import SaddlesError
 from saddles.probe.lora.on_base import open_model
 from saddles.probe.lora.planning import lora_plan
+from saddles.probe.lora.reshape import lora_compress
 
 TOKENS = [7, 3, 20]
 
@@ -62,3 +63,40 @@ def test_tokens_that_do_not_fit_are_refused(folder, table, words):
     place.write_text(json.dumps(json.loads(place.read_text()) | {"trainable_token_indices": table}))
     with pytest.raises(SaddlesError, match=words):
         open_model(folder / "adapter")
+
+
+def test_ranks_of_an_adapter_of_tokens_are_not_chosen_by_loss(folder):
+    with pytest.raises(SaddlesError, match=r"which .* does not have. Choose the ranks by `energy`"):
+        lora_compress(folder / "adapter", folder / "out", loss=0.1, evaluate=torch.arange(10)[None])
+
+
+def test_an_adapter_that_brings_a_larger_vocabulary(tmp_path):
+    """PEFT stores its embedding three times: as the model names it, as it is wrapped, and as it was."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base: Any = tiny("llama")
+    base.save_pretrained(tmp_path / "base")
+    base.name_or_path = str(tmp_path / "base")
+    rows = len(base.get_input_embeddings().weight) + 8
+    base.resize_token_embeddings(rows)
+    settings: Any = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}
+    model: Any = get_peft_model(base, LoraConfig(r=4, init_lora_weights=False, task_type="CAUSAL_LM", **settings))
+    with pytest.warns(UserWarning, match="embedding layer has been resized"):
+        model.save_pretrained(tmp_path / "adapter")
+    plan = lora_plan(tmp_path / "base", tmp_path / "adapter", energy=1.0)
+    assert {row.module for row in plan.carried} == {f"model.layers.{at}.self_attn.q_proj" for at in range(2)}
+    assert {row.name for row in plan.left_out} == {"model.embed_tokens.weight", "lm_head.weight"}
+    text = torch.arange(10)[None]
+    with pytest.raises(SaddlesError, match=f"of {rows}×32, where its base has {rows - 8}×32, .*Merge the adapter"):
+        lora_plan(tmp_path / "base", tmp_path / "adapter", evaluate=text)
+    with pytest.raises(SaddlesError, match=r"`loss` cannot be measured. Choose the ranks by `energy`"):
+        lora_compress(tmp_path / "adapter", tmp_path / "out", loss=0.1, evaluate=text)
+    made = lora_compress(tmp_path / "adapter", tmp_path / "same", energy=1.0)
+    assert made.error < 1e-6
+    wide: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    wide.resize_token_embeddings(rows)
+    with torch.no_grad():
+        wanted = model.eval()(text).logits
+        found = PeftModel.from_pretrained(wide, tmp_path / "same").eval()(text).logits
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saddles.errors import SaddlesError
 from saddles.probe.lora.match import canonical
-from saddles.probe.lora.peft_files import CONFIG, PREFIX, WEIGHTS
+from saddles.probe.lora.peft_files import CONFIG, PREFIX, ROWS, WEIGHTS
 from saddles.probe.lora.skeleton import skeleton_of
 from saddles.probe.lora.stored import Adapter, Pair, open_adapter
 from saddles.probe.weights.checkpoints import Source, Weights, open_weights
@@ -19,9 +19,6 @@ from saddles.probe.weights.quantised import dequantised
 
 TIMES = " + "
 """Between a base and an adapter in the name of a place."""
-
-_ROWS = ".token_adapter.trainable_tokens_delta"
-"""How PEFT names the rows of an embedding that were trained whole (`trainable_token_indices`)."""
 
 
 def is_adapter(source: Source) -> bool:
@@ -75,8 +72,8 @@ def with_adapter(base: Weights, adapter: Adapter) -> Weights:
         if plain.endswith(".lora_B.bias"):
             bias = plain.replace(".lora_B.bias", ".bias")
             added[homes.get(bias, bias)] = tensor
-        elif plain.endswith(_ROWS):
-            module = plain.removesuffix(_ROWS)
+        elif plain.endswith(ROWS):
+            module = plain.removesuffix(ROWS)
             stored = homes.get(f"{module}.weight")
             index = _tokens(adapter, module)
             if stored is None or (*tensor.shape,) != (len(index), base.shapes[stored][1]):

@@ -88,11 +88,20 @@ def _merge(model: torch.nn.Module, weights: Weights) -> None:
                 f"{weights.place} holds {name}, which {skeleton.architecture} does not have, and is not run on a text. "
                 "Merge the adapter, and save the model."
             )
+        if weights.shapes[stored] != (size := skeleton.shapes[name]):
+            raise SaddlesError(
+                f"{weights.place} holds {name} of {_by(weights.shapes[stored])}, where its base has {_by(size)}, and "
+                "is not run on a text. Merge the adapter, and save the model."
+            )
         values = torch.nn.Parameter(weights.read(stored).float(), requires_grad=False)
         if name in skeleton.tied:  # an adapter that holds both has untied them
             setattr(model.get_submodule(module), last, values)
         elif name in parameters:
             parameters[name].data.copy_(values)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
 
 
 def inputs_of(data: Data, late: Weights, places: Sequence[str], device: str) -> Inputs:
