@@ -120,6 +120,12 @@ def test_an_adapter_is_the_model_that_it_makes(tmp_path):
     found = [compare_checkpoints(tmp_path / "base", tmp_path / name, text, **FEW)[0] for name in ("adapter", "merged")]
     assert float(found[0]["linearity"]) == pytest.approx(float(found[1]["linearity"]), rel=1e-3)
     assert float(found[0]["output_change"]) > 1e-3
+    wide = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    wide.resize_token_embeddings(260)
+    with pytest.warns(UserWarning, match="has been resized"):
+        peft.get_peft_model(wide, config).save_pretrained(tmp_path / "wide")
+    with pytest.raises(SaddlesError, match=r"one model at two times; .* is \(256, 16\) in .* and \(260, 16\) in"):
+        compare_checkpoints(tmp_path / "base", tmp_path / "wide", text, **FEW)
 
 
 def test_the_tokenizer_may_lie_beside_the_tuned_model(tmp_path):

@@ -53,6 +53,8 @@ def compare_checkpoints(
             raise SaddlesError.must_be(name, "at least 1", value)
     before = open_model(base)
     after = open_model(tuned, before)
+    for name in sorted(before.shapes.keys() & after.shapes.keys()):  # an adapter may bring a larger vocabulary
+        _check_shape(name, before, after, before.shapes[name], after.shapes[name])
     first = _loaded(before)
     batch = _tokens(before, after, first, data, samples, length)
     last = _loaded(after)
@@ -104,17 +106,21 @@ def _loaded(weights: Weights) -> nn.Module:
     return model.eval().to(device())
 
 
+def _check_shape(name: str, before: Weights, after: Weights, one: object, other: object) -> None:
+    if one != other:
+        raise SaddlesError(
+            f"BASE and TUNED must be one model at two times; {name} is {one} in {before.place} and {other} in "
+            f"{after.place}."
+        )
+
+
 def _check_one_function(before: Weights, after: Weights, first: nn.Module, last: nn.Module, batch: Tensor) -> None:
     """Refuse two models whose settings differ in what they compute: then the weights are not all that changed."""
     one, other = (settings_of(weights.config) for weights in (before, after))
     changed = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
     shapes = [{name: tuple(part.shape) for name, part in model.named_parameters()} for model in (first, last)]
-    if shapes[0] != shapes[1]:
-        name = next(name for name in {**shapes[0], **shapes[1]} if shapes[0].get(name) != shapes[1].get(name))
-        raise SaddlesError(
-            f"BASE and TUNED must be one model at two times; {name} is {shapes[0].get(name)} in {before.place} and "
-            f"{shapes[1].get(name)} in {after.place}."
-        )
+    for name in {**shapes[0], **shapes[1]}:
+        _check_shape(name, before, after, shapes[0].get(name), shapes[1].get(name))
     if not changed:
         return
     inputs = {"input_ids": batch[:1].to(device())}
