@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from saddles import networks
 from saddles.cli import app
 from saddles.errors import SaddlesError
-from saddles.networks.practice import _as_text, compare_checkpoints, rows_of, verdict
+from saddles.networks.practice import compare_checkpoints, rows_of, verdict
+from saddles.probe.weights.described import as_text
 from saddles.transformers import make_gpt2
 
 SIZES = {"n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 32, "vocab_size": 256}
@@ -119,6 +120,29 @@ def test_an_adapter_is_the_model_that_it_makes(tmp_path):
     found = [compare_checkpoints(tmp_path / "base", tmp_path / name, text, **FEW)[0] for name in ("adapter", "merged")]
     assert float(found[0]["linearity"]) == pytest.approx(float(found[1]["linearity"]), rel=1e-3)
     assert float(found[0]["output_change"]) > 1e-3
+    wide = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    wide.resize_token_embeddings(260)
+    with pytest.warns(UserWarning, match="has been resized"):
+        peft.get_peft_model(wide, config).save_pretrained(tmp_path / "wide")
+    with pytest.raises(SaddlesError, match=r"one model at two times; .* is \(256, 16\) in .* and \(260, 16\) in"):
+        compare_checkpoints(tmp_path / "base", tmp_path / "wide", text, **FEW)
+
+
+def test_the_tokenizer_may_lie_beside_the_tuned_model(tmp_path):
+    """As a trainer saves it, with the model or with the adapter that it trained; `saddles lora` looks there, too."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    model, start = _saved("llama", tmp_path)
+    words = Tokenizer(WordLevel({"All": 7, "happy": 11, "families": 5, "are": 3, "alike": 2, ".": 1}, unk_token="."))
+    words.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "tuned")
+    whole, _ = compare_checkpoints(tmp_path / "base", tmp_path / "tuned", str(tmp_path / "text.txt"), **FEW)
+    batch = torch.tensor([7, 11, 5, 3, 2, 1] * 6)[:32].reshape(2, 16)
+    expected = networks.linearity(model, start, dict(model.named_parameters()), {"input_ids": batch})
+    assert float(whole["linearity"]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_rounding_is_not_called_active(tmp_path):
@@ -176,7 +200,7 @@ def test_all_of_a_text_is_used_and_what_is_none_is_refused(pair, tmp_path):
     whole, _ = compare_checkpoints(folder / "base", folder / "tuned", str(tmp_path / "one.txt"), probes=0)
     assert (whole.attrs["samples"], whole.attrs["length"]) == (1, 1)
     with pytest.raises(SaddlesError, match=r"is not a text: \d+ % of it"):
-        _as_text(bytes(range(256)) * 4, "noise.bin")
+        as_text(bytes(range(256)) * 4, "noise.bin")
     (tmp_path / "none.txt").write_text("")
     with pytest.raises(SaddlesError, match="holds no text"):
         compare_checkpoints(folder / "base", folder / "tuned", str(tmp_path / "none.txt"))

@@ -13,7 +13,7 @@ from saddles.errors import SaddlesError
 from saddles.probe import find_layout, fused, heads, register, separate
 from saddles.probe.layouts.adapters import adapters
 from saddles.probe.layouts.layout import Layout
-from saddles.probe.measuring import need_heads
+from saddles.probe.layouts.no_heads import need_heads
 
 spectra: Any = saddles.probe.spectra
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import signal
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,28 @@ def test_lightning_that_fails_keeps_its_rows(tmp_path):
         fitted(tmp_path, 10, callback)
     assert callback.result["heads"]["step"].values.tolist() == [2, 4]
     assert status_of(saddles.load(tmp_path / "r")) == Status(Ending.FAILED, "RuntimeError")
+
+
+def test_a_sigterm_under_lightning_is_an_interruption(tmp_path):
+    """As a batch system sends it; Lightning saves, leaves its loop with an exception of its own, and can resume."""
+
+    class Ends(LightningSaddles):
+        def on_train_batch_end(self, trainer, *rest):
+            super().on_train_batch_end(trainer, *rest)
+            if trainer.global_step == 7:
+                signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        fitted(tmp_path, 10, Ends(every=2, out=tmp_path / "r"))
+    signal.signal(signal.SIGTERM, before)
+    stopped = saddles.load(tmp_path / "r")
+    assert stopped["heads"]["step"].values.tolist() == [2, 4, 6]
+    assert status_of(stopped) == Status(Ending.INTERRUPTED, "SIGTERMException")
+    again = LightningSaddles(every=2, out=tmp_path / "r")
+    fitted(tmp_path, 10, again, tmp_path / "saved" / "step=6.ckpt")
+    assert again.result["heads"]["step"].values.tolist() == [2, 4, 6, 8, 10]
+    assert status_of(again.result) == Status(Ending.FINISHED)
 
 
 def of_heads(model, start):

@@ -1,6 +1,7 @@
 """The loss of base + adapter, against PEFT's own forward pass."""
 
 import copy
+import gzip
 from typing import Any
 
 import numpy as np
@@ -123,3 +124,7 @@ def test_a_text_file_and_a_function(tmp_path):
     result = CliRunner().invoke(app, args)
     assert result.exit_code == 0, result.output
     assert f"{stored.measured[1].value:.4f}" in result.output
+    (tmp_path / "packed").write_bytes(gzip.compress((tmp_path / "text").read_bytes()))
+    for name in ("data", "evaluate"):
+        with pytest.raises(SaddlesError, match=r"packed is not a text: \d+ % of it"):
+            lora_plan(tmp_path / "base", tmp_path / "tuned", **{name: tmp_path / "packed"})

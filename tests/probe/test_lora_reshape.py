@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 from typing import Any
 
 import numpy as np
@@ -183,15 +184,22 @@ def test_the_product_is_never_formed(tmp_path, monkeypatch):
     assert max(sizes) <= 4 * 4096
 
 
-@pytest.mark.parametrize("start", ["pissa", "pissa_niter_4", "olora"])
+@pytest.mark.parametrize("start", ["pissa", "pissa_niter_4", "olora", "lora_ga"])
 def test_an_adapter_whose_start_changed_the_base_is_refused_until_it_is_converted(start, tmp_path):
-    """PEFT takes the start of such an adapter out of the base each time it loads it: base + BA is another model."""
-    from peft import LoraConfig, PeftModel, get_peft_model
+    """PEFT takes the start of such an adapter out of the base: base + BA is another model than the tuned one."""
+    from peft import LoraConfig, LoraGAConfig, PeftModel, get_peft_model
+    from peft.tuners.lora import preprocess_loraga
 
     base: Any = tiny("llama")
     base.save_pretrained(str(tmp_path / "base"))
     settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
-    model: Any = get_peft_model(copy.deepcopy(base), LoraConfig(**settings, init_lora_weights=start))
+    chosen, begun = LoraConfig(**settings, init_lora_weights=start), copy.deepcopy(base)
+    if start == "lora_ga":
+        chosen.lora_ga_config = LoraGAConfig()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, about hooks of PEFT
+            preprocess_loraga(begun, chosen, lambda: begun(TOKENS, labels=TOKENS).loss.backward())
+    model: Any = get_peft_model(begun, chosen)
     config = model.peft_config["default"]
     config.init_lora_weights = True
     model.save_pretrained(str(tmp_path / "first"))

@@ -176,15 +176,16 @@ def test_inspect_writes_one_page_and_is_not_repeated(command, home, tmp_path, mo
     assert command("inspect", home / "run", "--only", "c_fc")[0] == 0
 
 
-def test_a_recording_has_the_page_of_an_inspection(command, tmp_path):
+@pytest.mark.parametrize("inside", [".", "saddles"], ids=["its folder", "the folder of a Trainer"])
+def test_a_recording_has_the_page_of_an_inspection(command, tmp_path, inside):
     model = tiny("gpt2")
-    with saddles.probe.record(model, every=1, out=tmp_path / "rec") as run:
+    with saddles.probe.record(model, every=1, out=tmp_path / "rec" / inside) as run:
         for seed in (1, 2):
             model.load_state_dict(planted(model, rank=1, size=1.0, bias=0.0, seed=seed).state_dict())
             run.step()
     code, out, _ = command("report", str(tmp_path / "rec"))
     assert code == 0
-    page = (tmp_path / "rec" / "report.html").read_text("utf-8")
+    page = (tmp_path / "rec" / inside / "report.html").read_text("utf-8")
     assert "Stable rank of the change" in page
     assert out.splitlines()[-1].endswith("report.html")
     assert run.result.plot().axes[0].get_title(loc="left") == "layer 0"

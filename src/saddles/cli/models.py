@@ -75,6 +75,9 @@ def report(
     from saddles.probe.recording.journal import Journal, recorded
     from saddles.report.inspection import growth_sentences, write_inspection
 
+    inside = recording / "saddles"  # of the output folder of a Trainer, which keeps its recording there
+    if Journal(inside).exists() and not (recording / "trajectory.zarr").is_dir() and not Journal(recording).exists():
+        recording = inside
     whole = (recording / "trajectory.zarr").is_dir() or not Journal(recording).exists()
     tree = load(recording) if whole else recorded(recording)
     if not isinstance(tree, xr.DataTree) or "heads" not in tree.children:

@@ -18,7 +18,7 @@ class Ending(StrEnum):
     DIVERGED = "diverged"
     """Numbers grew out of range; rows until then are kept."""
     INTERRUPTED = "interrupted"
-    """Someone pressed Ctrl-C; rows until then are kept."""
+    """Someone pressed Ctrl-C, or the program was told to end (SIGTERM); rows until then are kept."""
     FAILED = "failed"
     """An error ended it."""
     RUNNING = "running"

@@ -1,7 +1,6 @@
 """Lazy or active, for two checkpoints of a language model and a file of text: what `saddles regime` computes."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,10 @@ from torch import Tensor, nn
 from saddles.errors import MissingDataError, SaddlesError, first_line
 from saddles.networks.heads import closure, invariants
 from saddles.networks.lazy_or_active import regime
-from saddles.probe.lora.on_base import TIMES, open_model
+from saddles.probe.lora.on_base import open_model
+from saddles.probe.lora.running import tokenizer_among
 from saddles.probe.weights.checkpoints import FLOATS, Source, Weights
-from saddles.probe.weights.described import guarded, quiet, settings_of, tokens_of_text
+from saddles.probe.weights.described import as_text, guarded, quiet, settings_of, tokens_of_text
 from saddles.training.processes import device
 from saddles.transformers.text import load_text
 
@@ -26,9 +26,6 @@ RESOLVED = 2.0
 
 UNITS = {50_257: "bpe", 256: "bytes"}
 """Size of a vocabulary -> how text becomes tokens, where the model brings no tokenizer."""
-
-UNREADABLE = 0.1
-"""Share of unreadable letters from which on a file does not count as text."""
 
 SAME = 1e-4
 """Relative difference of outputs below which two configurations make the same function."""
@@ -56,8 +53,10 @@ def compare_checkpoints(
             raise SaddlesError.must_be(name, "at least 1", value)
     before = open_model(base)
     after = open_model(tuned, before)
+    for name in sorted(before.shapes.keys() & after.shapes.keys()):  # an adapter may bring a larger vocabulary
+        _check_shape(name, before, after, before.shapes[name], after.shapes[name])
     first = _loaded(before)
-    batch = _tokens(before, first, data, samples, length)
+    batch = _tokens(before, after, first, data, samples, length)
     last = _loaded(after)
     _check_one_function(before, after, first, last, batch)
     whole = regime(first, first, last, {"input_ids": batch}, probes=probes)
@@ -107,17 +106,21 @@ def _loaded(weights: Weights) -> nn.Module:
     return model.eval().to(device())
 
 
+def _check_shape(name: str, before: Weights, after: Weights, one: object, other: object) -> None:
+    if one != other:
+        raise SaddlesError(
+            f"BASE and TUNED must be one model at two times; {name} is {one} in {before.place} and {other} in "
+            f"{after.place}."
+        )
+
+
 def _check_one_function(before: Weights, after: Weights, first: nn.Module, last: nn.Module, batch: Tensor) -> None:
     """Refuse two models whose settings differ in what they compute: then the weights are not all that changed."""
     one, other = (settings_of(weights.config) for weights in (before, after))
     changed = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
     shapes = [{name: tuple(part.shape) for name, part in model.named_parameters()} for model in (first, last)]
-    if shapes[0] != shapes[1]:
-        name = next(name for name in {**shapes[0], **shapes[1]} if shapes[0].get(name) != shapes[1].get(name))
-        raise SaddlesError(
-            f"BASE and TUNED must be one model at two times; {name} is {shapes[0].get(name)} in {before.place} and "
-            f"{shapes[1].get(name)} in {after.place}."
-        )
+    for name in {**shapes[0], **shapes[1]}:
+        _check_shape(name, before, after, shapes[0].get(name), shapes[1].get(name))
     if not changed:
         return
     inputs = {"input_ids": batch[:1].to(device())}
@@ -132,21 +135,21 @@ def _check_one_function(before: Weights, after: Weights, first: nn.Module, last:
         )
 
 
-def _tokens(weights: Weights, model: nn.Module, data: str, samples: int, length: int) -> Tensor:
+def _tokens(weights: Weights, tuned: Weights, model: nn.Module, data: str, samples: int, length: int) -> Tensor:
     vocabulary = int(model.get_input_embeddings().weight.shape[0])  # pyright: ignore[reportCallIssue]
     raw = _read(data)
-    place = Path(weights.place.split(TIMES)[0])
-    folder = place if place.is_dir() else place.parent
-    if any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
-        tokens = torch.as_tensor(tokens_of_text(folder, _as_text(raw[:1_000_000], data), vocabulary))
+    folder = tokenizer_among([weights.place, tuned.place])
+    if folder is not None:
+        tokens = torch.as_tensor(tokens_of_text(folder, as_text(raw[:1_000_000], data), vocabulary))
     elif UNITS.get(vocabulary) == "bytes":
         tokens = torch.as_tensor(np.frombuffer(raw, np.uint8).astype(np.int64))
     elif UNITS.get(vocabulary) == "bpe":
-        _as_text(raw, data)
+        as_text(raw, data)
         tokens = torch.as_tensor(_by_gpt2(weights.place, data, 16 * samples * length))
     else:
         raise SaddlesError(
-            f"{weights.place} has {vocabulary} tokens and no tokenizer.json. Put the tokenizer beside its weights."
+            f"{weights.place} has {vocabulary} tokens, and no tokenizer lies beside it or the tuned model. Put the "
+            "tokenizer beside its weights."
         )
     if not len(tokens):
         raise SaddlesError(f"{data} holds no text.")
@@ -166,20 +169,12 @@ def _read(data: str) -> bytes:
     return np.concatenate([text.train, text.valid]).astype(np.uint8).tobytes()
 
 
-def _as_text(raw: bytes, data: str) -> str:
-    text = raw.decode("utf-8", errors="replace")
-    strange = sum(text.count(letter) for letter in ("\ufffd", "\0"))
-    if strange > UNREADABLE * max(len(text), 1):
-        raise SaddlesError(f"{data} is not a text: {100 * strange / len(text):.0f} % of it is not readable as UTF-8.")
-    return text
-
-
 def _by_gpt2(place: str, data: str, most: int) -> np.ndarray:
     try:
         return load_text(data, units="bpe", most=most).train
     except MissingDataError as error:
         raise MissingDataError(
-            f"{place} has no tokenizer.json, and GPT-2's vocabulary (gpt2_vocab.json, gpt2_merges.txt) is not in the "
+            f"{place} has no tokenizer, and GPT-2's vocabulary (gpt2_vocab.json, gpt2_merges.txt) is not in the "
             "folder SADDLES_DATA. Put the tokenizer beside its weights."
         ) from error
 

@@ -31,11 +31,11 @@ from saddles.errors import SaddlesError
 from saddles.measures.factored import rank_measures
 from saddles.probe.layouts.head_counts import Config
 from saddles.probe.layouts.layout import Head, Layout, Module
+from saddles.probe.layouts.no_heads import need_heads
 from saddles.probe.measuring import (
     Row,
     measure_heads,
     measure_initial,
-    need_heads,
     pad,
     read_row,
     to_trajectory,

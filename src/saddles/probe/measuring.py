@@ -27,6 +27,7 @@ from saddles.measures.factored import (
     spectrum,
 )
 from saddles.probe.layouts.layout import PRODUCTS, Array, Factor, Head, Layout, Module
+from saddles.probe.layouts.no_heads import need_heads
 from saddles.runtime.files import new_file
 from saddles.runtime.threads import torch_pool
 
@@ -53,8 +54,6 @@ CPU_STACK = 4
 
 HEAD_AXES = ("layer", "head", "product")
 
-_RECURRENT = ("mamba", "A_log", "ssm", "rwkv")
-"""Words in parameters of state-space and recurrent layers."""
 
 WITHOUT_SPECTRUM = ("stable_rank", "frobenius_norm", "noise_floor")
 """What a measurement holds that leaves the spectra out: it can be had without them."""
@@ -236,25 +235,6 @@ def check_pair(name: str, one: Array, other: Array) -> None:
             f"{name} has shape {tuple(one.shape)} in the model and {tuple(other.shape)} in the reference. "
             "Compare checkpoints of one architecture and vocabulary."
         )
-
-
-def need_heads(layout: Layout) -> None:
-    """Refuse a model in which no head was found."""
-    if layout.heads:
-        return
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in layout.skipped if "attention" in reason)[:300]
-    refused = next((f"{name}: {reason}" for name, reason in layout.skipped if "vector" not in reason), "")
-    names = [*(name for name, _ in layout.skipped), *(module.parameter for module in layout.modules)]
-    recurrent = next((name for name in names if any(word in name for word in _RECURRENT)), "")
-    if recurrent and not reasons:
-        raise SaddlesError(
-            f"The model has no attention: {recurrent} belongs to a state-space or recurrent layer. "
-            "`saddles lora plan BASE TUNED` measures the change of its plain matrices."
-        )
-    raise SaddlesError(
-        f"No attention head was found ({reasons or refused or 'no parameter looks like attention'}). "
-        "If the model has attention, register an adapter with saddles.probe.register."
-    )
 
 
 def without_spectrum(row: Row) -> Row:

@@ -23,7 +23,7 @@ from torch import Tensor
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.forward_tap import Attended, ForwardTap, Seen
 from saddles.probe.layouts.layout import Factor, Head, Layout
-from saddles.probe.measuring import need_heads
+from saddles.probe.layouts.no_heads import need_heads
 from saddles.probe.weights.live_model import heads as find_heads
 from saddles.probe.weights.live_model import parameters, unwrapped
 

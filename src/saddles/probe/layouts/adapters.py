@@ -15,7 +15,7 @@ Whether heads are read right can be checked on a live model: `saddles.probe.veri
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from saddles.probe.layouts.head_counts import Config, head_counts, stated
+from saddles.probe.layouts.head_counts import NO_COUNT, Config, head_counts, stated
 from saddles.probe.layouts.layout import Factor
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -214,7 +214,7 @@ def _latent_heads(
     last = block + q[-1]
     number, _ = head_counts(block, config, counts)
     if number is None:
-        raise _NotUnderstood("the number of heads is not known: pass a configuration with num_attention_heads")
+        raise _NotUnderstood(f"{NO_COUNT}: pass a configuration with num_attention_heads")
     rank = stored[out][1]
     value = _part(stored[o][1], number, "columns of the output matrix")
     key = _part(stored[out][0], number, "rows of the matrix out of the latent") - value
@@ -286,7 +286,7 @@ def _heads(block: str, inner: int, config: Config, counts: Mapping[str, int]) ->
     """Number of query heads and their width."""
     number, width = head_counts(block, config, counts)
     if number is None:
-        raise _NotUnderstood("the number of heads is not known: pass a configuration with num_attention_heads")
+        raise _NotUnderstood(f"{NO_COUNT}: pass a configuration with num_attention_heads")
     measured = _part(inner, number, "rows of the query matrix")
     if width is not None and width != measured:
         raise _NotUnderstood(f"its heads have width {measured}, but the configuration says head_dim = {width}")

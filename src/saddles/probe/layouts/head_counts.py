@@ -10,6 +10,8 @@ COUNT_NAMES = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attenti
 _WIDTH_NAMES = ("head_dim", "attention_head_size")
 _KNOWN = {*COUNT_NAMES, *_WIDTH_NAMES, "num_key_value_heads", "pruned_heads", "n_head_kv", "num_kv_heads"}
 """Settings that speak of heads and are understood."""
+NO_COUNT = "the number of heads is not known"
+"""The reason why a block is skipped that no module and no setting speaks of."""
 _ALSO_CALLED = {"vision": ("visual",), "text": ("language",)}
 """Words for a part of a model other than that of its configuration."""
 

@@ -24,6 +24,8 @@ from saddles.runtime.files import explained, new_file, new_folder, write_json
 
 PREFIX = "base_model.model."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ROWS = ".token_adapter.trainable_tokens_delta"
+"""How PEFT names the rows of an embedding that are trained whole (`trainable_token_indices`)."""
 
 
 def write_adapter(

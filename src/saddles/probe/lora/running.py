@@ -17,7 +17,7 @@ from saddles.probe.lora.on_base import TIMES, open_model, same_base
 from saddles.probe.lora.skeleton import skeleton_of
 from saddles.probe.lora.truncation import Truncation, check_device
 from saddles.probe.weights.checkpoints import Source, Weights
-from saddles.probe.weights.described import guarded, model_class, quiet, settings_of, tokens_of_text
+from saddles.probe.weights.described import as_text, guarded, model_class, quiet, settings_of, tokens_of_text
 from saddles.probe.weights.live_model import unwrapped, without_wrappers
 
 LENGTH, BLOCKS = 256, 32
@@ -88,11 +88,20 @@ def _merge(model: torch.nn.Module, weights: Weights) -> None:
                 f"{weights.place} holds {name}, which {skeleton.architecture} does not have, and is not run on a text. "
                 "Merge the adapter, and save the model."
             )
+        if weights.shapes[stored] != (size := skeleton.shapes[name]):
+            raise SaddlesError(
+                f"{weights.place} holds {name} of {_by(weights.shapes[stored])}, where its base has {_by(size)}, and "
+                "is not run on a text. Merge the adapter, and save the model."
+            )
         values = torch.nn.Parameter(weights.read(stored).float(), requires_grad=False)
         if name in skeleton.tied:  # an adapter that holds both has untied them
             setattr(model.get_submodule(module), last, values)
         elif name in parameters:
             parameters[name].data.copy_(values)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
 
 
 def inputs_of(data: Data, late: Weights, places: Sequence[str], device: str) -> Inputs:
@@ -112,27 +121,36 @@ def inputs_of(data: Data, late: Weights, places: Sequence[str], device: str) -> 
     return Inputs(model, run, lambda model: run(model, 1), f"{name} ({blocks.numel()} tokens)", device)
 
 
+def tokenizer_among(places: Sequence[str]) -> str | None:
+    """The first folder with a tokenizer, of those in which models, adapters and their files lie."""
+    return next((one for one in _folders(places) if any(Path(one).glob("tokenizer*"))), None)
+
+
+def _folders(places: Sequence[str]) -> list[str]:
+    paths = [Path(part) for place in places for part in place.split(TIMES)]
+    found = [path if path.is_dir() else path.parent for path in paths if path.exists()]
+    return list(dict.fromkeys(map(str, found)))
+
+
 def tokens_of(
     file: str | os.PathLike[str], places: Sequence[str], model: torch.nn.Module, most: int = BLOCKS
 ) -> Tensor:
     """Blocks of tokens of a text, no longer than the model takes, by the tokenizer beside one of the models."""
     try:
-        text = Path(file).read_text("utf-8", errors="replace")
+        text = as_text(Path(file).read_bytes(), str(file))
     except OSError as error:
         raise SaddlesError(f"{file} cannot be read ({error.strerror}). Give a text file.") from error
     running: Any = model
-    folders = [place for one in places for place in one.split(TIMES) if Path(place).is_dir()]
-    for place in folders:
-        if any(Path(place).glob("token*")):
-            ids = tokens_of_text(place, text, len(running.get_input_embeddings().weight))
-            break
-    else:
+    place = tokenizer_among(places)
+    if place is None:
+        folders = _folders(places)
         raise SaddlesError(
-            f"No tokenizer lies in {' or '.join(dict.fromkeys(folders))}. Save the model's own there with "
+            f"No tokenizer lies in {' or '.join(folders)}. Save the model's own there with "
             f"tokenizer.save_pretrained({folders[0]!r}), or give token ids from Python instead of {file}."
             if folders
             else f"Live models bring no tokenizer: give token ids or a function instead of {file}."
         )
+    ids = tokens_of_text(place, text, len(running.get_input_embeddings().weight))
     limit = getattr(running.config, "max_position_embeddings", None)
     length = min(LENGTH, limit) if isinstance(limit, int) and limit > 0 else LENGTH
     count = min(len(ids) // length, most)

@@ -34,8 +34,8 @@ _REFUSED = {
     "target_parameters": "adapters of parameters",
 }
 """Settings of PEFT whose adapters are more than a product of two factors."""
-_MOVED = ("pissa", "olora", "corda", "loftq")
-"""How `init_lora_weights` begins where PEFT takes the start of the factors out of the base, each time it loads them."""
+_MOVED = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""How `init_lora_weights` begins where PEFT takes the start of the factors out of the base."""
 LARGEST = 1e12
 """Ranks and alphas are below it; a float of 32 bits holds the factors times their ratio."""
 _DROPPED = ("use_rslora", "init_lora_weights", "layers_to_transform", "layers_pattern", "exclude_modules")
@@ -115,6 +115,7 @@ def _peft(place: str, tensors: dict[str, Tensor], config: dict[str, object]) -> 
             "its base."
         )
     sides, others = _sides(tensors, _PEFT)
+    others = _saved_once(others)
     embeddings = [name for name in others if "lora_embedding" in name or "lora_magnitude" in name]
     if embeddings or not sides:
         what = f"{embeddings[0]}, which is not supported" if embeddings else "no lora_A and lora_B"
@@ -132,6 +133,12 @@ def _peft(place: str, tensors: dict[str, Tensor], config: dict[str, object]) -> 
         if f"{module}.lora_B.bias" in others:  # PEFT scales it like the factors; what is written has scale 1
             others[f"{module}.lora_B.bias"] = pairs[module].scale * others[f"{module}.lora_B.bias"]
     return Adapter(place, pairs, others, config, dtype=next(iter(pairs.values())).inner.dtype)
+
+
+def _saved_once(others: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Saved modules under their plain names: where the vocabulary grew, PEFT stores them under its own, too."""
+    kept = {name: tensor for name, tensor in others.items() if ".original_module." not in name}
+    return {name.replace(".modules_to_save.", "."): tensor for name, tensor in kept.items()}
 
 
 def _of_pattern(config: Mapping[str, object], patterns: str, module: str, default: str, otherwise: float) -> float:

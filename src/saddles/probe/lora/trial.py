@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from saddles.errors import SaddlesError
-from saddles.probe.lora.peft_files import CONFIG, PREFIX
+from saddles.probe.lora.peft_files import CONFIG, PREFIX, ROWS
 from saddles.probe.lora.quality import Evaluation, measure_of
 from saddles.probe.lora.running import model_of
 from saddles.probe.lora.stored import Adapter, Pair
@@ -38,7 +38,14 @@ class Trial:
                 if plain.endswith(BIAS):
                     self._parameter(plain.removesuffix(BIAS) + ".bias", adapter.place, weights.place).add_(tensor)
                 else:
-                    self._parameter(plain, adapter.place, weights.place).copy_(tensor)
+                    parameter = self._parameter(plain, adapter.place, weights.place)
+                    if parameter.shape != tensor.shape:
+                        raise SaddlesError(
+                            f"{adapter.place} holds {plain} of {tuple(tensor.shape)}, where {weights.place} has "
+                            f"{tuple(parameter.shape)}, so that `loss` cannot be measured. Choose the ranks by "
+                            "`energy`."
+                        )
+                    parameter.copy_(tensor)
         self._set(adapter.pairs)
         causal = adapter.config.get("task_type") == "CAUSAL_LM"
         self._measure = measure_of(evaluate, self._model, (adapter.place, weights.place), causal)
@@ -69,7 +76,8 @@ class Trial:
         try:
             return self._model.get_parameter(name)
         except AttributeError as error:
-            raise SaddlesError(f"{place} has {name}, which {base} does not have. Is it the adapter's base?") from error
+            words = "Choose the ranks by `energy`." if name.endswith(ROWS) else "Is it the adapter's base?"
+            raise SaddlesError(f"{place} has {name}, which {base} does not have. {words}") from error
 
     def _is_conv1d(self, name: str) -> bool:
         return type(self._model.get_submodule(name.removesuffix(".weight"))).__name__ == "Conv1D"

@@ -34,7 +34,8 @@ from torch import Tensor
 from saddles.core.validation import check_count, is_whole
 from saddles.errors import SaddlesError
 from saddles.probe.layouts.layout import Layout
-from saddles.probe.measuring import Metrics, Row, headline, measure_initial, need_heads, without_spectrum
+from saddles.probe.layouts.no_heads import need_heads
+from saddles.probe.measuring import Metrics, Row, headline, measure_initial, without_spectrum
 from saddles.probe.recording.backends import AdaptedBackend, Backend, ProcessBackend, Slot, ThreadBackend
 from saddles.probe.recording.journal import Journal
 from saddles.probe.recording.measures import Measure, Measures, medians
@@ -345,10 +346,7 @@ class Recorder:
 
     def drain_metrics(self) -> list[tuple[int, Metrics]]:
         """Headline ranks of measurements that finished since the last call: (step, name -> number)."""
-        finished = []
-        while not self._metrics.empty():
-            finished.append(self._metrics.get())
-        return finished
+        return [self._metrics.get() for _ in range(self._metrics.qsize())]
 
     def news(self) -> list[tuple[int, Metrics]]:
         """Old name of `drain_metrics`."""

@@ -129,4 +129,6 @@ def status_after(kind: type[BaseException] | None) -> Status:
         return FINISHED
     if issubclass(kind, KeyboardInterrupt):
         return Status(Ending.INTERRUPTED)
+    if issubclass(kind, SystemExit):  # no error: Lightning's answer to SIGTERM, and that of most handlers in a loop
+        return Status(Ending.INTERRUPTED, kind.__name__)
     return Status(Ending.FAILED, kind.__name__)

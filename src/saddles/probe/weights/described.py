@@ -19,6 +19,8 @@ _LAYERS = re.compile(r"^(?!max_window).*(layer|depth|block|expert)", re.I)
 """Settings of a config that say how many modules to build; `max_window_layers` of Qwen is no such number."""
 _MODULES_PER_TENSOR = 20
 """Modules of a model for each of its stored tensors, at most: containers, activations and dropout hold none."""
+_UNREADABLE = 0.1
+"""Share of unreadable letters from which on a file does not count as text."""
 _FOREIGN = re.compile(r"backbone(?!_config$)|^auto_map$|(attn|experts)_implementation|^custom_pipelines$|use_kernels")
 """Settings that name other models, code or kernels, which transformers would fetch and run."""
 
@@ -100,6 +102,19 @@ def model_class(config: Config) -> Any:
     names = config.get("architectures")
     kind = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
     return kind if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel) else None
+
+
+def as_text(raw: bytes, data: str) -> str:
+    """The text that a file holds; refused where it is none.
+
+    Args:
+        data: what the file is called.
+    """
+    text = raw.decode("utf-8", errors="replace")
+    strange = sum(text.count(letter) for letter in ("\ufffd", "\0"))
+    if strange > _UNREADABLE * max(len(text), 1):
+        raise SaddlesError(f"{data} is not a text: {100 * strange / len(text):.0f} % of it is not readable as UTF-8.")
+    return text
 
 
 def tokens_of_text(folder: str | os.PathLike[str], text: str, vocabulary: int) -> list[int]:
