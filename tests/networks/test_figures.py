@@ -57,6 +57,11 @@ def _closure() -> xr.Dataset:
     return _made(coords, dict.fromkeys(("balance", "memory", "linearity", "outside", "stable_rank"), tuple(coords)))
 
 
+def _narrow_head() -> xr.Dataset:
+    coords = {"time": [0, 1], "seed": [1, 2], "ratio": [0.5, 0.9, 1.1, 2.0]}
+    return _made(coords, dict.fromkeys(("learned", "linearity"), tuple(coords)))
+
+
 def _invariants() -> xr.Dataset:
     coords = {"time": [0, 1], "seed": [1, 2], "biases": [False, True], "optimiser": ["sgd", "adam"]}
     coords |= {"rate": [0.25, 0.5, 1.0], "product": ["KQ", "VO"]}
@@ -82,6 +87,7 @@ DRAWN = {
     figures.networks.linearised: (_linearised, ["seed", "width", "vit_width"]),
     figures.networks.closure: (_closure, ["seed", "time", "layer", "head"]),
     figures.networks.invariants: (_invariants, ["seed", "rate"]),
+    figures.networks.narrow_head: (_narrow_head, ["seed", "ratio"]),
     figures.networks.fine_tune: (_fine_tune, ["seed", "rate", "domain"]),
     figures.regime.of_heads: (_regime, ["layer", "head"]),
 }

@@ -129,6 +129,8 @@ def test_closure_is_that_of_dense_matrices():
     )
     out_k, out_q = (np.eye(DIM) - np.linalg.qr(w)[0] @ np.linalg.qr(w)[0].T for w in (key_0, query_0))
     assert float(measured["outside"]) == pytest.approx(norm(out_k @ change @ out_q) / norm(change), rel=1e-9)
+    smallest = np.linalg.svd(key_0 @ query_0.T, compute_uv=False)[width - 1]
+    assert float(measured["outside_strength"]) == pytest.approx(norm(out_k @ change @ out_q, 2) / smallest, rel=1e-8)
     product = key @ query.T
     values, vectors = np.linalg.eigh(product @ product.T)
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # √(AAᵀ), d × d
@@ -143,7 +145,9 @@ def test_a_start_without_full_rank_spans_what_it_spans():
     start["attn.k_proj.weight"] = np.outer(draw.normal(size=4), draw.normal(size=12))
     start["attn.o_proj.weight"] = np.zeros((12, 4))
     end = {name: value + 0.1 * draw.normal(size=value.shape) for name, value in start.items()}
-    found = networks.closure(start, end, {"num_attention_heads": 1})["outside"]
+    found = networks.closure(start, end, {"num_attention_heads": 1})
+    assert bool(found["outside_strength"].isnull().all())  # of a start without full rank
+    found = found["outside"]
     sides = {"KQ": ("k_proj", "q_proj"), "VO": ("v_proj", "o_proj")}
     for product, names in sides.items():
         pair = [[state[f"attn.{name}.weight"] for state in (start, end)] for name in names]

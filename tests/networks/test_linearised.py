@@ -240,3 +240,17 @@ def test_a_flow_from_a_start_in_float32_is_that_of_float64():
     )
     np.testing.assert_allclose(other["linearity"], one["linearity"], rtol=1e-5)
     np.testing.assert_allclose(other["loss"], one["loss"], rtol=1e-5)
+
+
+def test_a_flow_held_at_a_kink_of_a_relu_says_so_and_arrives_with_larger_steps():
+    draw = np.random.default_rng([1, 3])
+    inputs, targets = draw.normal(size=(6, 2)), draw.normal(size=(6, 1))
+    task = networks.Regression(inputs, targets, draw.normal(size=(2, 2)), draw.normal(size=(2, 1)))
+    model, times = networks.Perceptron(3, 0.5), np.linspace(0.0, 20.0, 11)
+    held = saddles.simulate(model, task, networks.GradientFlow(max_steps=20_000), times=times, seed=1)
+    assert held.attrs["status"].startswith("stopped: 20000 solver steps")
+    assert "sliding along a kink" in held.attrs["status"]
+    coarse = saddles.simulate(model, task, networks.GradientFlow(rtol=1e-6), times=times, seed=1)
+    stepped = saddles.simulate(model, task, networks.GradientDescent(1e-3, 20_000), times=times, seed=1)
+    assert coarse.attrs["status"] == "finished"
+    np.testing.assert_allclose(coarse["loss"], stepped["loss"], rtol=0, atol=1e-3 * float(stepped["loss"][0]))

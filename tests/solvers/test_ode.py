@@ -105,3 +105,36 @@ def test_start_is_put_in_front():
     times, added = from_zero([1.0, 2.0])
     assert times.tolist() == [0.0, 1.0, 2.0]
     assert added == 1
+
+
+def test_a_flow_that_slides_along_a_kink_is_told_so():
+    """y₁ falls to 0 and is pushed back there: between −1 and 1 every solution slides along 0 (Filippov)."""
+
+    def field(t, y, args):
+        return jnp.stack([-jnp.sign(y[0]), jnp.ones(())])
+
+    found = solve(field, np.array([0.5, 0.0]), np.array([0.0, 0.4, 100.0]), max_steps=3000)
+    assert found.status.ending == Ending.STOPPED
+    assert found.status.reason.startswith("3000 solver steps")
+    assert "sliding along a kink" in found.status.reason
+    np.testing.assert_allclose(found.saved[-1], [0.1, 0.4], rtol=1e-8)
+    # with larger steps it arrives, and the error is of their size
+    coarse = solve(field, np.array([0.5, 0.0]), np.array([0.0, 10.0]), rtol=1e-2, max_steps=3000)
+    assert coarse.status == FINISHED
+    np.testing.assert_allclose(coarse.saved[-1], [0.0, 10.0], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        lambda t, y, a: -jnp.array([1.0, 1e5]) * y,  # stiff, and smooth
+        lambda t, y, a: jnp.array([y[1], 1e3 * (1 - y[0] ** 2) * y[1] - y[0]]),  # van der Pol's
+        lambda t, y, a: jnp.array([-y[1], y[0]]) * 1e4,  # many turns
+        lambda t, y, a: jnp.array([1.0, jnp.abs((y[0] * 40) % 2 - 1)]) * 1e3,  # kinks that are crossed
+        lambda t, y, a: jnp.array([1.0, jnp.sign((y[0] * 40) % 2 - 1)]) * 1e3,  # jumps that are crossed
+    ],
+)
+def test_other_flows_that_spend_their_steps_are_not(field):
+    found = solve(field, np.array([1.0, 0.5]), np.array([0.0, 1e3]), max_steps=2000)
+    assert found.status.ending == Ending.STOPPED
+    assert "kink" not in found.status.reason

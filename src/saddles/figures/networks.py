@@ -155,6 +155,22 @@ def closure(trajectory: xr.Dataset) -> Figure:
     return figure
 
 
+def narrow_head(trajectory: xr.Dataset) -> Figure:
+    """What is learned of directions outside the start's spans, and e, over their size."""
+    ratio, last = trajectory["ratio"].values, trajectory.isel(time=-1)
+    with look():
+        figure, axes = sheet(1, 2, 11, 4.6)
+        panels = ("learned", "Learned of the direction", "share"), ("linearity", "Linearity of the change", "e")
+        for axis, (name, title, label) in zip(axes.flat, panels, strict=True):
+            _seeds(axis, ratio, last[name].transpose("seed", "ratio").values, COLOURS[0], "flow")
+            axis.axvline(1.0, **THEORY, label=r"$\sigma_{\min}(A_0)$")
+            axis.set(title=title, ylabel=label, xlabel=r"singular value of the direction, over $\sigma_{\min}(A_0)$",
+                     xscale="log")  # fmt: skip
+            _plain_log(axis.xaxis, ratio)
+            _legend(axis, trajectory, loc="upper left")
+    return figure
+
+
 def _seeds(axis: Axes, across: np.ndarray, rows: np.ndarray, colour: str, words: str, style: str = "-") -> None:
     """Median over seeds as a line, their range as a band."""
     if len(rows) > 1:

@@ -81,6 +81,9 @@ def closure(start: object, end: object, config: Config | None = None) -> xr.Data
     - `linearity`: ‖ΔW_K ΔW_Qᵀ‖/‖ΔA‖, the remainder of the change beyond what is linear in the factors, exactly.
     - `outside`: ‖(I − P_K) ΔA (I − P_Q)‖/‖ΔA‖, the share of the change outside the spans of the start's factors, which
       a lazy head cannot reach.
+    - `outside_strength`: the largest singular value of that part of ΔA over the smallest of A₀, the d_h-th. Where the
+      loss is a squared distance in A, gradient flow of a head with d_h < d learns a direction outside only if it is
+      larger (`networks/narrow-head`); σ²d_h, the border of wide networks, is far below. NaN where A₀ has less rank.
     - `stable_rank`: of ΔA; `factor_change`: √(‖ΔW_K‖² + ‖ΔW_Q‖²) over that of the start's factors.
 
     `linearity`, `outside` and `stable_rank` are NaN where nothing changed. For VO read W_V and W_O in the place of W_K
@@ -118,9 +121,15 @@ def _closure(
         "memory": _ratio(_norm(square - roots[1]), size),
         "linearity": _ratio(_norm(moved @ turned.T), _norm(change)),
         "outside": _ratio(_norm(beyond), _norm(change)),
+        "outside_strength": _strength(beyond, spectrum(key_0 @ query_0.T)[: key_0.shape[1]]),
         "stable_rank": _stable(spectrum(change)),
         "factor_change": _ratio(np.hypot(_norm(moved), _norm(turned)), np.hypot(_norm(key_0), _norm(query_0))),
     }
+
+
+def _strength(beyond: np.ndarray, sizes: np.ndarray) -> float:
+    """‖beyond‖ over the smallest of the singular values that a start of full rank has."""
+    return _ratio(float(spectrum(beyond)[0]), float(sizes[-1])) if sizes[-1] > DEPENDENT * sizes[0] else float("nan")
 
 
 def _in_triangle(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

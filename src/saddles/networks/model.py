@@ -87,7 +87,9 @@ class Perceptron:
         """Train by `GradientDescent`, `GradientFlow`, or a method of your own.
 
         Saved are `loss`, `test_loss`, `test_accuracy`, and `linearity`, the e of `saddles.networks.linearity` on the
-        training inputs. A flow without times runs until ‖∇L‖ has fallen to 0.1 % of its first value.
+        training inputs. A flow without times runs until ‖∇L‖ has fallen to 0.1 % of its first value. A flow of a ReLU
+        network may be held at a kink, where a sample is about to switch a unit off, and slide along it in tiny steps:
+        then the status says so once the method's steps are spent, and a larger `rtol`, or descent, gets along.
 
         Args:
             task: a `Regression`.

@@ -45,6 +45,16 @@ SMALLEST_STEP = 1e-15
 
 HALTED = "halt condition met"
 
+# Not ended early: a flow may come to the end of a kink, and go on.
+SLIDES = "sliding along a kink, as of a ReLU, in tiny steps: a larger `rtol` takes larger ones"
+
+NEAR, HALVINGS, BACK = 10.0, 20, 1e3
+"""A jump of the field is looked for within so many mean steps, by so many bisections: a millionth of the way is left,
+over which a smooth field hardly changes. So many times that way is then followed behind the jump."""
+
+JUMP = 1e-3
+"""A jump by less than this part of the field may be a steep place."""
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -147,6 +157,40 @@ def first_step(field: Field[State, Args], start: State, args: Args, t0: float, s
     return min(span, FIRST_CHANGE * size / slope) if slope > 0 and size > 0 else span * 1e-3
 
 
+@eqx.filter_jit
+def _ahead(field: Field[State, Args], t: Array, state: State, args: Args, step: Array) -> tuple[State, Array, Array]:
+    """The largest jump of the field on a step along it: the field at the state, the jump, what is left of it beyond.
+
+    The last is a part of the jump: 1 where the flow crosses it, 0 where it is thrown back to the near side.
+    """
+
+    def at(place: State, along: State, way: Array | float) -> State:
+        return jax.tree.map(lambda leaf, move: leaf + way * move, place, along)
+
+    def less(one: State, other: State) -> State:
+        return jax.tree.map(jnp.subtract, one, other)
+
+    def halved(i: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        first, between, last = (field(t, at(state, here, way), args) for way in (low, middle, high))
+        left = _rms(less(between, first)) > _rms(less(last, between))
+        return jnp.where(left, low, middle), jnp.where(left, middle, high)
+
+    here = field(t, state, args)
+    low, high = jax.lax.fori_loop(0, HALVINGS, halved, (jnp.zeros_like(step), step))
+    before, beyond = field(t, at(state, here, low), args), field(t, at(state, here, high), args)
+    onwards = field(t, at(at(state, here, high), beyond, BACK * (high - low)), args)
+    jump = _rms(less(beyond, before))
+    return here, jump, _rms(less(onwards, before)) / jump
+
+
+def _slides(field: Field, t: float, state: object, args: object, step: float) -> bool:
+    """Whether a flow is held at a jump of its field, which points to the jump from either side."""
+    here, jump, left = _ahead(field, jnp.asarray(t), state, args, jnp.asarray(NEAR * step))
+    return bool((jump > JUMP * _rms(here)) & (left < 0.5))
+
+
 @in_double_precision
 def solve(
     field: Field,
@@ -201,6 +245,9 @@ def solve(
             seen = float(kept_times[-1][-1]) if good else now
             status = _status(codes, accepted + rejected, max_steps, now, seen, good == len(block))
             if not status.ok:
+                # A kink that is crossed costs a few steps; one that the flow slides along costs all of them.
+                if bool(codes[1]) and int(stats[0]) and _slides(field, now, last, args, moved / int(stats[0])):
+                    status = Status(Ending.STOPPED, f"{status.reason}, {SLIDES}")
                 break
             if moved > 0 and int(stats[0]) > 0:  # the next block begins with this one's mean step
                 step = moved / int(stats[0])

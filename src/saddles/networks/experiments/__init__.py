@@ -3,7 +3,16 @@
 from typing import Any
 
 from saddles.core.experiment import Experiment
-from saddles.networks.experiments import closure, depth, fine_tune, invariants, linearised, phase_diagram, vit_regime
+from saddles.networks.experiments import (
+    closure,
+    depth,
+    fine_tune,
+    invariants,
+    linearised,
+    narrow_head,
+    phase_diagram,
+    vit_regime,
+)
 
 EXPERIMENTS: list[Experiment[Any]] = [
     phase_diagram.EXPERIMENT,
@@ -12,5 +21,6 @@ EXPERIMENTS: list[Experiment[Any]] = [
     linearised.EXPERIMENT,
     invariants.EXPERIMENT,
     closure.EXPERIMENT,
+    narrow_head.EXPERIMENT,
     fine_tune.EXPERIMENT,
 ]
