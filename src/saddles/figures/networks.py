@@ -160,13 +160,14 @@ def narrow_head(trajectory: xr.Dataset) -> Figure:
     ratio, last = trajectory["ratio"].values, trajectory.isel(time=-1)
     with look():
         figure, axes = sheet(1, 2, 11, 4.6)
-        panels = ("learned", "Learned of the direction", "share"), ("linearity", "Linearity of the change", "e")
+        panels = ("learned", "Learned of the direction", "share"), ("linearity", "Change beyond its linear part", "e")
         for axis, (name, title, label) in zip(axes.flat, panels, strict=True):
             _seeds(axis, ratio, last[name].transpose("seed", "ratio").values, COLOURS[0], "flow")
-            axis.axvline(1.0, **THEORY, label=r"$\sigma_{\min}(A_0)$")
+            axis.lines[-1].set_marker("o")  # the border is told by the nearest targets on its two sides
+            axis.axvline(1.0, **THEORY, label=r"predicted: $\sigma_{\min}(A_0)$")
             axis.set(title=title, ylabel=label, xlabel=r"singular value of the direction, over $\sigma_{\min}(A_0)$",
                      xscale="log")  # fmt: skip
-            _plain_log(axis.xaxis, ratio)
+            _plain_log(axis.xaxis, np.append(1.0, ratio[np.abs(np.log(ratio)) > 0.1]))  # no two labels beside 1
             _legend(axis, trajectory, loc="upper left")
     return figure
 

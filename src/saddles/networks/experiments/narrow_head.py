@@ -140,6 +140,7 @@ EXPERIMENT = Experiment(
     sizes={
         "tiny": Size(10, Settings(dim=12, width=2, seeds=1, ratios=(0.5, 2.0))),
         "laptop": Size(15, Settings(dim=64, width=6, seeds=5)),
+        "gpu": Size(60, Settings(dim=192, width=16, seeds=10)),
     },
     run=run,
     claims=claims,
