@@ -7,7 +7,7 @@ import xarray as xr
 from saddles import incontext
 from saddles.core.run import run_experiment
 from saddles.errors import SaddlesError
-from saddles.incontext.experiments import order, rank
+from saddles.incontext.experiments import order, phase_diagram, rank
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,8 @@ from saddles.incontext.experiments import order, rank
         ("softmax", {"eigenvalues": (1.0,)}, "`eigenvalues` must be 2 or more different numbers"),
         ("lazy-active", {"thresholds": ()}, "`thresholds` must be 1 or more different numbers"),
         ("lazy-active", {"widths": ()}, "`widths` must be 1 or more different numbers"),
+        ("phase-diagram", {"widths": ()}, "`widths` must be 1 or more different numbers"),
+        ("phase-diagram", {"variances": (1e-3,)}, "`variances` must be 2 or more different numbers"),
         ("finite-prompts", {"batches": ()}, "`batches` must be 1 or more different numbers"),
     ],
 )
@@ -37,6 +39,7 @@ def test_settings_that_leave_nothing_to_compare_are_refused(tmp_path, name, chan
         ("rank", {"starts": [1e-2]}, 2),
         ("softmax", {"starts": (0.2,)}, 1),
         ("lazy-active", {"widths": (1e3,), "dim": 2, "prompts": 100}, 1),
+        ("phase-diagram", {"widths": (1e3,)}, 2),
         ("finite-prompts", {"batches": (16,), "steps": 50}, 1),
     ],
 )
@@ -54,6 +57,17 @@ def test_a_direction_is_learned_when_half_of_it_is_there():
     assert when[0] == pytest.approx(5.0)
     assert np.isnan(when[1])
     assert order.ordered(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, np.nan]]))[:, 0].tolist() == [True, False, True]
+
+
+def test_the_border_of_a_power_law_is_interpolated_exactly():
+    """Errors c/(σ²w)² cross the level at σ²w = √(c/level), whatever the width, so that the slope is −1."""
+    widths, variances = np.logspace(2, 6, 5), np.logspace(-9, 1, 11)
+    borders = np.array([phase_diagram.border(0.3 / (variances * width) ** 2, variances) for width in widths])
+    np.testing.assert_allclose(borders * widths, np.sqrt(0.3 / phase_diagram.LEVEL), rtol=1e-12)
+    assert phase_diagram.slope(borders, widths) == pytest.approx(-1, abs=1e-12)
+    assert np.isnan(phase_diagram.border(np.full(11, 0.05), variances)), "all are lazy"
+    assert np.isnan(phase_diagram.border(np.full(11, 0.9), variances)), "none is"
+    assert np.isnan(phase_diagram.slope(borders[:1], widths[:1]))
 
 
 def _orders(when, told):

@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from saddles.figures.maps import coloured
 from saddles.figures.style import COLOURS, GREY, MEASURED, THEORY, log_ticks, look, sheet
 
 
@@ -48,6 +49,31 @@ def lazy_active(trajectory: xr.Dataset) -> Figure:
                  title="Flow, self-consistent theory (dashed), lazy (grey)")  # fmt: skip
         left.legend()
         right.set(xlabel="width w", ylabel="largest distance of the loss", title="Error of the theory")
+    return figure
+
+
+def phase_diagram(trajectory: xr.Dataset) -> Figure:
+    """Errors of the lazy and of the self-consistent theory over (w, σ²), and σ²w along the border."""
+    widths, mean = trajectory["width"].values, trajectory.mean("seed")
+    across, up = np.log10(widths), np.log10(trajectory["variance"].values)
+    predicted, seen = mean["theory_border"].values, trajectory["border"].transpose("seed", "width").values
+    panels = ("lazy_error", "Error of the lazy theory"), ("theory_error", "Error of the self-consistent theory")
+    with look():
+        figure, (axes,) = sheet(1, 3, 14, 4.4)
+        for axis, (name, title) in zip(axes, panels, strict=False):
+            errors = np.log10(mean[name].transpose("variance", "width").values)
+            coloured(
+                figure, axis, across, up, errors, r"$\log_{10}$ largest distance of the loss, over the first", -4, 0
+            )
+            axis.plot(across, np.log10(predicted), **THEORY | {"color": "white"})
+            axis.set(title=title, xlabel=r"$\log_{10}$ width $w$", ylabel=r"$\log_{10}$ variance $\sigma^2$")
+        right = axes[-1]
+        right.semilogx(widths, (seen * widths).T, "o", color=COLOURS[0])
+        right.semilogx([], [], "o", color=COLOURS[0], label="gradient flow")
+        right.semilogx(widths, predicted * widths, label="self-consistent theory", **THEORY)
+        right.set(xlabel="width $w$", ylabel=r"$\sigma^2 w$ at the border", ylim=(0, None))
+        right.set_title(f"Where the lazy theory is off by {100 * trajectory.attrs['level']:g} %")
+        right.legend(loc="lower right")
     return figure
 
 

@@ -45,7 +45,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
     fresh = task.draw(settings.prompts, seed=context.seed)
     beta = np.einsum("pn,pnd->pd", fresh.outputs, fresh.inputs) / settings.prompt
     clock = np.linspace(0.0, 1.0, rows)
-    ends = np.array([_end(threshold) for threshold in settings.thresholds])
+    ends = np.array([end_of_learning(threshold) for threshold in settings.thresholds])
     for i, threshold in enumerate(settings.thresholds):
         for j, width in enumerate(settings.widths):
             for k, seed in enumerate(seeds):
@@ -55,7 +55,7 @@ def run(settings: Settings, context: Context) -> Trajectory:
                 theory[:, i, j, k] = predict(model, task, incontext.SelfConsistent(1e-7), times=times, seed=seed)[
                     "loss"
                 ]
-                lazy[:, i, j, k] = _lazy(task, run["matrix"].values[0], threshold, times)
+                lazy[:, i, j, k] = lazy_loss(task, run["matrix"].values[0], threshold, times)
                 answered = np.einsum("pd,de,pe->p", beta, run["matrix"].values[-1], fresh.query)
                 answers[i, j, k] = np.mean((fresh.answer - answered) ** 2)
     dims = ("time", "threshold", "width", "seed")
@@ -70,12 +70,12 @@ def run(settings: Settings, context: Context) -> Trajectory:
     )  # fmt: skip
 
 
-def _end(threshold: float) -> float:
+def end_of_learning(threshold: float) -> float:
     """Long enough for the middle eigenvalues: lazy ones take 1/(4λ²σ²w), active ones log(1/σ²w)/(4λ²)."""
     return 1 / (0.36 * threshold) if threshold > 1 else 4 * (1 + np.log(1 / threshold))
 
 
-def _lazy(task: "incontext.Regression", start: np.ndarray, threshold: float, times: np.ndarray) -> np.ndarray:
+def lazy_loss(task: "incontext.Regression", start: np.ndarray, threshold: float, times: np.ndarray) -> np.ndarray:
     """The loss of M' = −2σ²w ∇L(M), in closed form in the eigenvectors of Λ: the theory of the lazy region alone."""
     values, vectors = task.frame
     moment = np.diag(vectors.T @ task.cost.moment @ vectors)
