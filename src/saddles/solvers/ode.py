@@ -191,6 +191,16 @@ def _slides(field: Field, t: float, state: object, args: object, step: float) ->
     return bool((jump > JUMP * _rms(here)) & (left < 0.5))
 
 
+def _explained(
+    status: Status, spent: bool, field: Field, t: float, state: object, args: object, moved: float, steps: int
+) -> Status:
+    """The status, with the kink that the flow slides along where this has spent its steps."""
+    # A kink that is crossed costs a few steps; one that the flow slides along costs all of them.
+    if not (spent and steps and _slides(field, t, state, args, moved / steps)):
+        return status
+    return Status(Ending.STOPPED, f"{status.reason}, {SLIDES}")
+
+
 @in_double_precision
 def solve(
     field: Field,
@@ -245,9 +255,7 @@ def solve(
             seen = float(kept_times[-1][-1]) if good else now
             status = _status(codes, accepted + rejected, max_steps, now, seen, good == len(block))
             if not status.ok:
-                # A kink that is crossed costs a few steps; one that the flow slides along costs all of them.
-                if bool(codes[1]) and int(stats[0]) and _slides(field, now, last, args, moved / int(stats[0])):
-                    status = Status(Ending.STOPPED, f"{status.reason}, {SLIDES}")
+                status = _explained(status, bool(codes[1]), field, now, last, args, moved, int(stats[0]))
                 break
             if moved > 0 and int(stats[0]) > 0:  # the next block begins with this one's mean step
                 step = moved / int(stats[0])
